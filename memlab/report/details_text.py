@@ -128,9 +128,11 @@ def _highest(ranks: Sequence[Mapping[str, Any]], phase: str) -> Mapping[str, Any
 def _figures(record: Record) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each figure of the whole run, then the wall-clock time of its parts.
 
-    A prediction has its step times among these, too: the figures of the run say how they are known.
+    A prediction has its step times among these, too: the figures of the run say how they are known. It has one step:
+    no spread, and the shortest and the longest are the ends of its error.
     """
-    unknown: tuple[str, ...] = ("step_seconds_spread",) if record.source == PREDICTED else ()
+    of_several = ("step_seconds_spread", "step_seconds_min", "step_seconds_max")
+    unknown: tuple[str, ...] = of_several if record.source == PREDICTED else ()
     unknown += () if is_calibrated(record.summary) else ("fit_probability",)
     for key, value in record.summary.items():
         if isinstance(value, int | float) and not key.startswith(unknown):

@@ -66,13 +66,14 @@ def test_figures_of_the_run_with_their_basis_and_where_the_time_went(shown):
     text = shown()
     assert row(text, "tokens per second") == ["2,048/s"]
     assert row(text, "launch time") == ["1.00", "s"] and row(text, "total time") == ["12.0", "s"]
-    predicted = {"step_seconds": 0.5, "tokens_per_second": 2048.0, "step_seconds_max": 0.6}
+    predicted = {"step_seconds": 0.5, "step_seconds_min": 0.5, "tokens_per_second": 2048.0, "step_seconds_max": 0.6}
     calibrated = {"error": {"median": 0.08, "p90": 0.2}, "basis_reason": "few runs"}
     text = shown(source="predicted", summary=predicted, steps=calibrated)
     assert row(text, "tokens per second") == ["2,048/s", "±", "20", "%"] and "few runs" in text
     bound = {"error": None, "basis_reason": "no calibration for it"}
     text = shown(source="predicted", summary={**predicted, "step_seconds_max": None}, steps=bound)
     assert row(text, "tokens per second") == ["at", "most", "2,048/s"]
+    assert "step time min" in shown() and "step time min" not in text
 
 
 def test_what_a_cpu_run_measured_is_said(shown, rank):
