@@ -20,7 +20,7 @@ from memlab.core.config import MISSING, Hardware, from_dict, with_own_apart
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
-from memlab.files.conf_files import list_price, overrides_of
+from memlab.files.conf_files import overrides_of
 
 THRASH = 0.1
 """A run thrashes if it loses more than this share of the samples/s of a smaller batch of the same configuration."""
@@ -92,18 +92,16 @@ def advise(runs: Sequence[RunView], training: Training) -> Advice:
             f"No run has a sequence length of {training.tokens:,} tokens; the nearest have {near or 'none'}. Measure "
             f"{training.tokens:,} tokens, or give one of these lengths as --seq-len."
         )
-    projections, excluded = [], []
-    for label, members in configurations(here).items():
-        for run in members:
-            found = _projection(run, label, training, members)
-            if isinstance(found, str):
-                excluded.append((run.run_id, found))
-            else:
-                projections.append(found)
+    found = [
+        (run, _projection(run, label, training, members))
+        for label, members in configurations(here).items()
+        for run in members
+    ]
+    projections = sorted((each for _, each in found if isinstance(each, Projection)), key=_rank)
+    excluded = [(run.run_id, why) for run, why in found if isinstance(why, str)]
     if not projections:
         why = "; ".join(dict.fromkeys(reason for _, reason in excluded))
         raise MemlabError(f"None of the {len(here)} runs at {training.tokens:,} tokens can do this training: {why}.")
-    projections.sort(key=_rank)
     sound = [projection for projection in projections if not projection.cautions] or projections
     priced = [each for each in sound if each.usd is not None and comparable(each.basis)]
     return Advice(
@@ -189,12 +187,10 @@ def _projection(run: RunView, label: str, training: Training, members: Iterable[
 
 
 def _hardware(run: RunView, training: Training) -> Hardware:
-    """Return the hardware of a run, with the price that is given, its own, or the list price for an older run."""
+    """Return the hardware of a run, with the price that is given, or else its own."""
     known = {key: value for key, value in run.config["hardware"].items() if value != MISSING}
-    hardware, price = Hardware(**known), training.usd_per_gpu_hour
-    if price is None and hardware.usd_per_gpu_hour is None and (listed := list_price(hardware.gpu, hardware.gpus)):
-        price = listed.usd_per_gpu_hour
-    return hardware if price is None else replace(hardware, usd_per_gpu_hour=price)
+    price = training.usd_per_gpu_hour
+    return Hardware(**known if price is None else {**known, "usd_per_gpu_hour": price})
 
 
 def _cautions(run: RunView, headroom: float | None, memory: float | None, members: Iterable[RunView]) -> list[str]:

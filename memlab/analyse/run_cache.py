@@ -17,7 +17,7 @@ from typing import Any
 from memlab.analyse.run_view import RunView
 from memlab.files.disk import cache_dir
 
-VERSION = 9
+VERSION = 10
 """Version of the rows. Increase it when :class:`RunView`, :func:`view_of`, or the contents of a record change."""
 
 Stamp = tuple[int, int]

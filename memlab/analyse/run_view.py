@@ -14,6 +14,7 @@ from memlab.core.plan import SHAPE
 from memlab.core.record import DOES_NOT_LAST, OUT_OF_MEMORY, Record
 from memlab.core.sizes import GIB
 from memlab.core.summary import slowest
+from memlab.files.conf_files import list_price
 
 GROWS = "its memory grows with each step"
 
@@ -96,6 +97,7 @@ class RunView:
     timing: dict[str, float] = field(default_factory=dict)
     incomplete: list[str] = field(default_factory=list)  # what is missing from a run with status ok
     other_words: dict[str, str] = field(default_factory=dict)  # group -> what a command used that conf/ has no word for
+    list_price: str | None = None  # where the price of a run is from whose record has none
     composed: dict[str, int] = field(default_factory=dict)  # key of the point -> value that a command did not use
     detail: str = "[{}, []]"  # phases and step_seconds as JSON, parsed on first use: a table does not need them
 
@@ -136,11 +138,12 @@ class RunView:
 def view_of(record: Record, path: str) -> RunView:
     """Make the run of a record that was read from the run folder ``path``."""
     same: tuple[str, ...] = ("run_id", "source", "status", "reason", "fingerprint", "isolation")
-    same += ("choices", "environment", "summary", "timing")
+    same += ("choices", "environment", "timing")
     disagreements = (record.command or {}).get("disagreements", [])
+    config = with_own_names(with_missing(to_dict(record.config), record.unknown_config))
     return RunView(
         path=path,
-        config=with_own_names(with_missing(to_dict(record.config), record.unknown_config)),
+        **_with_price(config, record.summary),
         **{key: getattr(record, key) for key in same},
         steps={key: record.steps[key] for key in ("basis_reason", "error") if key in record.steps},
         training_steps=known.steps if (known := extent(record)) else None,
@@ -149,6 +152,21 @@ def view_of(record: Record, path: str) -> RunView:
         composed={each["key"]: each["composed"] for each in disagreements if each["key"] in SHAPE},
         detail=json.dumps([_phases(record.ranks), slowest(record.ranks, "step_seconds")]),
     )
+
+
+def _with_price(config: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a run with a price: a record from before records had one gets the list price of its GPU."""
+    keys = ("gpu", "gpus", "nodes", "usd_per_gpu_hour")
+    gpu, gpus, nodes, own = (value_at(config, f"hardware.{key}") for key in keys)
+    price = list_price(gpu, gpus) if gpu and gpus and nodes and own is None else None
+    if price is None:
+        return {"config": config, "summary": summary}
+    usd = price.usd_per_gpu_hour
+    if rate := summary.get("tokens_per_second"):
+        summary = {**summary, "usd_per_million_tokens": usd * gpus * nodes / 3600 / rate * 1e6}
+    config = {**config, "hardware": {**config["hardware"], "usd_per_gpu_hour": usd}}
+    where = f"list price of {gpu} ({price.provider}, {price.date})"
+    return {"config": config, "summary": summary, "list_price": where}
 
 
 def why_not(run: RunView) -> str:

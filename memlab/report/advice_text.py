@@ -72,7 +72,9 @@ def sentences(advice: Advice) -> list[str]:
         f"take {units.duration_of(best.seconds, best.basis)}{cost}."
     )
     known = _against(advice, best, names) if comparable(best.basis) else _not_known(advice, best)
-    price = [f"The price is {hourly(best.hardware)}."] if whole_machine(best.hardware) else []
+    listed = best.run.list_price if training.usd_per_gpu_hour is None else None
+    of = f": the {listed}" if listed else ""
+    price = [f"The price is {hourly(best.hardware)}{of}."] if listed or whole_machine(best.hardware) else []
     return [first, _room(best), known, *price, *_several_models(advice)]
 
 

@@ -43,6 +43,7 @@ def show_points(runs: Sequence[RunView], out: Console, estimates: bool = False) 
     axes = [axis for axis in what_varies(runs) if axis != COMMAND]  # too long, and the folder names it
     ordered = sorted(runs, key=lambda run: _place(run, axes))
     title, options = f"{units.counted(len(runs), 'point')}; memory is the fullest rank's", _options(ordered, axes)
+    title = "; ".join([title, *sorted({run.list_price for run in runs if run.list_price})])
     if sum(len(axis) + 3 for axis in axes) > out.width // 2:
         labelled = configurations(ordered)
         names, usual = names_by_label({label: members[0] for label, members in labelled.items()})

@@ -179,6 +179,8 @@ def _care(runs: Sequence[RunView], skipped: Sequence[tuple[str, str]]) -> Iterat
     if bounds:
         what = f"The speed of {len(bounds):,} of {len(runs):,} points"
         yield units.not_known(what, (run.basis for run in bounds)) + "."
+    for price, count in Counter(run.list_price for run in runs if run.list_price).items():
+        yield f"The price of {count:,} of {len(runs):,} points is the {price}: their records have none."
     timed = [run for run in runs if run.summary.get("step_seconds") and run.source != "predicted"]
     unknown = sum(len(run.step_seconds) < 3 for run in timed)
     if unknown:

@@ -10,6 +10,7 @@ from sweeps import add_point, small_sweep
 
 from memlab.analyse.advise import Training, advise, command_words
 from memlab.analyse.collect import collect
+from memlab.core.config_experiment import Hardware
 from memlab.core.config_experiment import Training as TrainingGroup
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
@@ -69,6 +70,15 @@ def test_the_price_of_a_machine_that_is_rented_whole_is_there_too(tmp_path):
     advice = advise(collect([tmp_path]).runs, Training(samples=3600 * 4))
     assert advice.best.usd == pytest.approx(4 * 1.79)
     assert "The price is $7.16 an hour for 4 GPUs; Lambda rents 8, for $14.32." in sentences(advice)
+
+
+@pytest.mark.parametrize(("given", "usd"), [(None, 3.5), (1.0, 1.0)])
+def test_a_list_price_is_named_where_the_record_has_none(tmp_path, given, usd):
+    config = make_config(512, 1, hardware=Hardware(gpu="NVIDIA H200", memory_gib=140.0))
+    write(tmp_path, make_record(config, {"zero_stage": "zero2"}, "ok", seconds=1.0, allocated=GIB))
+    advice = advise(collect([tmp_path]).runs, Training(samples=3600, usd_per_gpu_hour=given))
+    told = "The price is $3.50 an hour: the list price of NVIDIA H200 (Nebius, by 2026-11-21)."
+    assert advice.best.usd == pytest.approx(usd) and (told in sentences(advice)) == (given is None)
 
 
 def test_a_command_knows_its_samples_its_length_and_whether_it_was_measured(tmp_path):

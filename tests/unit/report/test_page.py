@@ -5,12 +5,13 @@ import re
 from dataclasses import replace
 
 import pytest
+from folders import make_config, make_record, write
 from sweeps import add_point, small_sweep
 
 from memlab.analyse.collect import Skipped, collect
 from memlab.analyse.quantities import quantities_of
 from memlab.cli.main import main
-from memlab.core.config import Offload, to_dict
+from memlab.core.config import Hardware, Offload, to_dict
 from memlab.report.html_file import embedded_json
 from memlab.report.page import page
 from memlab.report.page.payload import payload
@@ -350,6 +351,16 @@ def test_a_predicted_page_does_not_say_that_points_ran(tmp_path):
     runs = [replace(run, source="predicted") for run in collect([small_sweep(tmp_path)]).runs]
     heads = [column["name"] for column in payload(runs, [], "predicted")["tables"]["leaderboard"]["columns"]]
     assert "most tokens tried in a forward that fit" in heads and not any(" ran" in head for head in heads)
+
+
+def test_a_record_without_a_price_has_the_list_price_which_the_page_names(tmp_path):
+    add_point(tmp_path, 512)
+    h200 = make_config(512, hardware=Hardware(gpu="NVIDIA H200", gpus=2, memory_gib=140.0))
+    write(tmp_path, make_record(h200, {"model": "small", "zero_stage": "zero2", "allocator": "default"}))
+    values = payload(collect([tmp_path]).runs, [], "sweep")
+    assert all(row[5] for row in values["tables"]["leaderboard"]["rows"])
+    price = "The price of 1 of 2 points is the list price of NVIDIA H200 (Nebius, by 2026-11-21): their records have"
+    assert price in sentences(values, "Read with care")
 
 
 def test_bounds_of_speeds_rank_nothing_and_are_written_as_such(tmp_path):

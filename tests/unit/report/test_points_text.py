@@ -81,6 +81,16 @@ def test_a_bound_is_written_as_one_and_a_missing_price_is_a_dash(shown):
     assert (measured["step"], measured["$ per million tokens"]) == ("0.500 s", "-")
 
 
+def test_a_record_without_a_price_has_the_list_price_of_its_gpu_which_the_title_names(shown):
+    title, (own, old) = shown(
+        make_record(make_config(hardware=Hardware(gpu="NVIDIA H200", gpus=2, memory_gib=140.0)), CHOICES),
+        make_record(make_config(1024), CHOICES),
+    )
+    # 2 GPUs at 3.50 dollars an hour each, 2,048 tokens a second.
+    assert (old["$ per million tokens"], own["$ per million tokens"]) == ("$0.9494", "$0.2441")
+    assert "; list price of NVIDIA H200 (Nebius, by 2026-11-21)" in title
+
+
 def test_a_run_that_does_not_fit_has_its_reason_in_place_of_the_step(shown):
     failed = make_record(make_config(4096), CHOICES, "gpu_oom")
     failed.reason = "rank 0 in first_forward, step 0: OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"
