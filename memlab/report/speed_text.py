@@ -27,11 +27,13 @@ def speed(record: Record) -> str:
 
 
 def _of_training(record: Record) -> Iterator[str]:
-    """Write time and dollars of the epoch or the run; without either, the rate and the price of a million tokens."""
+    """Write time and dollars of the epoch or the run; without either, and of measured tokens, the rate and the price of
+    a million tokens, or else of an hour."""
     summary, basis, per_hour = record.summary, record.basis, paid_hardware(record).total_usd_per_hour
+    rate = summary.get("tokens_per_second")
     at = _hourly(record)
     price = f" (at {at})" if at else ""
-    known = extent(record) if record.source != MEASURED else None
+    known = extent(record) if record.source != MEASURED or rate is None else None
     if known:
         seconds = known.steps * summary["step_seconds"]
         name = ", ".join(filter(None, [known.name, units.counted(known.steps, "step")]))
@@ -40,10 +42,12 @@ def _of_training(record: Record) -> Iterator[str]:
         between = " and " if basis.is_bound else ", "
         yield f"{name}: {units.duration_of(seconds, basis)}{f'{between}{dollars}' if dollars else ''}{price}"
     else:
-        if (rate := summary.get("tokens_per_second")) is not None:
+        if rate is not None:
             yield units.known(f"{units.number(rate)} tokens/s", basis, is_rate=True)
         if (usd := summary.get("usd_per_million_tokens")) is not None:
             yield f"{units.usd_of(usd, basis)} a million tokens{price}"
+        elif per_hour is not None:
+            yield at or hourly(paid_hardware(record))
     if per_hour is None and record.source == PREDICTED:
         yield "no price is known (hardware.usd_per_gpu_hour=...)"
     if any(one.get("is_stream") and one["batches"] is None for one in (record.command or {}).get("epochs") or ()):

@@ -274,6 +274,14 @@ def test_a_measured_run_names_the_fullest_and_the_emptiest_of_its_ranks(run, fol
     ]
 
 
+def test_a_measured_run_without_tokens_has_the_price_of_its_whole_run_or_of_an_hour(run, folder):
+    measured = {"usd": 3.5, "source": "measured", "summary": {"step_seconds": 0.36}}
+    lasts = {**GROWTH, "out_of_memory_step": None, "end_step": 1000}
+    ended = shown(run(command={"growth": lasts}, **measured), folder)
+    assert "\n0.360 s a step; 1,000 steps: 6 min 00 s, $0.35 (at $3.50 an hour).\n" in ended
+    assert "\n0.360 s a step; $3.50 an hour.\n" in shown(run(**measured), folder)
+
+
 def test_a_run_that_lacks_a_rank_is_incomplete(run, folder):
     record = run(gpus=2, ranks=[{}], source="measured", summary={"step_seconds": 0.5})
     assert "Incomplete: no values of rank 1 (of 2)" in shown(record, folder)
