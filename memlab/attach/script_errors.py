@@ -6,6 +6,9 @@ from typing import Any
 import torch
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_FIRST_LINE = re.compile(r"(?:.*:\s*\n)?.*")
+"""The first line of a message, with the next one where it ends with a colon."""
+
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 _DEVICE_OOM = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 _HOST_OOM = ("can't allocate memory", "Cannot allocate memory", "std::bad_alloc", "cudaHostAlloc", "cudaHostRegister")
@@ -24,7 +27,7 @@ def describe(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:
     """Return status, one-line reason and, for an out-of-memory of the device, the message and requested bytes."""
     # An ImportError of transformers begins with an empty line.
     message = f"{type(error).__name__}: {str(error).strip()}".removesuffix(": ")
-    first_line = message.splitlines()[0].partition(" If reserved but unallocated")[0][:500]
+    first_line = " ".join(_FIRST_LINE.findall(message)[0].partition(" If reserved but unallocated")[0].split())[:500]
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", first_line, None
     if isinstance(error, MemoryError) or any(mark in message for mark in _HOST_OOM):

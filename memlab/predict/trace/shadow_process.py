@@ -187,9 +187,11 @@ def _reason_of_failure(folder: Path, start: "EngineStart", path: str) -> str:
     return last_exception(next((log for log in logs if log.exists() and log.stat().st_size), folder / LOG))
 
 
-_EXCEPTION = re.compile(r"^(?:\[\w+\]:\s*)*((?:[\w.]+(?:Error|Exception|Interrupt)|SystemExit)\b(?::\s*\n)?.*)", re.M)
-"""Line that names an exception, behind the rank that torch and torchrun put before it, with the first words of its
-message."""
+_RANK = re.compile(r"^(?:\[\w+\]:\s*)+")
+"""The rank that torch and torchrun put before a line."""
+
+_EXCEPTION = re.compile(r"^(?:[\w.]+(?:Error|Exception|Interrupt)|SystemExit)\b(?:.*:\s*\n)?.*", re.M)
+"""Line that names an exception, with the next one where it ends with a colon."""
 
 _OF_A_LAUNCHER = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "subprocess.CalledProcessError")
 """Exceptions of torchrun and accelerate about a rank that has failed with one of its own."""
@@ -207,7 +209,7 @@ def last_exception(log: Path) -> str:
     An exception of a launcher counts where there is no other. After a crash (``faulthandler``), the line names the
     innermost place in Python.
     """
-    text = read_end(log, MOST_LOG).splitlines()
+    text = [_RANK.sub("", line) for line in read_end(log, MOST_LOG).splitlines()]
     if crash := re.search(r'Fatal Python error: (.+)\n[^"]+"(.+)", line (\d+)', "\n".join(text)):
         return (
             f"{crash[2]}:{crash[3]}: {crash[1]} in compiled code, which reads memory that tensors do not have in a "

@@ -63,6 +63,12 @@ def test_a_message_may_begin_with_an_empty_line(reasons):
     assert reasons({LOG: text}) == "ImportError: A library was not found. See its page."
 
 
+@pytest.mark.parametrize("rank", ["", "[rank0]: ", "[default1]:[rank1]: "])
+def test_a_line_that_ends_with_a_colon_is_told_with_the_next_one(reasons, rank):
+    text = f"{rank}ValueError: correct these values:\n{rank}- ds batch=7 vs hf batch=1\n{rank}Or use 'auto'.\n"
+    assert reasons({LOG: text}) == "ValueError: correct these values: - ds batch=7 vs hf batch=1"
+
+
 def test_a_wrong_argument_of_the_script_is_what_it_said(reasons):
     end = "SystemExit: The script ended itself with exit code 2 at bin/trl:8"
     said = "trl sft: error: argument --bf16: expected one argument"
