@@ -169,12 +169,12 @@ def _unknown_option(place: str, options: Sequence[str]) -> ConfigError:
         plugin = f"hydra-{name}-{group.removeprefix('hydra/')}"
         hint = f"It is of Hydra's plugin {plugin}, which is not installed: pip install {plugin} (docs/sweeps.md)."
     if group == "hardware":
-        hint = _nearest_gpu(option, options)
+        hint = nearest_gpu(option, options)
         hint += " hardware.gpus=N sets their number; another GPU: docs/howto/gpu_and_price.md."
     return ConfigError(f"Unknown option '{option}' of config group '{group}'. {hint}")
 
 
-def _nearest_gpu(option: str, options: Sequence[str]) -> str:
+def nearest_gpu(option: str, options: Sequence[str]) -> str:
     """Make a hint: the options of the GPU that ``option`` names, or all. Between GPUs, one letter is no slip: an L4 is
     no T4."""
     gpu = re.escape(option.lower().partition("_")[0])

@@ -7,9 +7,9 @@ from fractions import Fraction
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, RangeSweep, Sweep
 
-from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
+from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line, nearest_gpu
 from memlab.core.config import Config
-from memlab.core.errors import ConfigError, nearest
+from memlab.core.errors import ConfigError
 from memlab.files.conf_files import known_gpu, option_values, options_of
 from memlab.files.redaction import has_credentials
 
@@ -154,6 +154,6 @@ def instead_of_a_name(gpu: str) -> str:
     same = [option for option in options if _is_gpu_of(option, gpu)]
     keys = ", ".join(f"hardware.{key}" for key in OF_A_GPU)
     return (
-        f"The options of hardware are of known GPUs. {nearest(gpu.lower().replace(' ', ''), same or options)} For "
+        f"The options of hardware are of known GPUs. {nearest_gpu(gpu.lower().replace(' ', ''), same or options)} For "
         f"another GPU, add {keys} (null: not known), or keep them in a file (docs/howto/gpu_and_price.md)."
     )
