@@ -344,10 +344,11 @@ def test_auto_has_the_published_figures_of_a_gpu_that_is_named(without_gpus):
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["hardware.gpu=RTX6000"], "Did you mean 'rtx4090_x1'"),
+        (["hardware.gpu=RTX6000"], "known GPUs. Choose one of: a100_40g_x8, "),
+        (["hardware.gpu=RTX4090"], "Did you mean 'rtx4090_x1'"),
         (["hardware.gpu=RTX6000", "hardware.memory_gib=48"], "add hardware.memory_gib, hardware.bf16_tflops, "),
         (["hardware=a100_80g_x1", "hardware.gpu=RTX6000"], "would have the memory and speeds of hardware=a100_80g_x1"),
-        (["hardware=a100_80g_x1", "hardware.gpu=H100 80GB HBM3"], "Did you mean 'h100_x8'"),
+        (["hardware=a100_80g_x1", "hardware.gpu=H100 80GB HBM3"], "Choose one of: h100_x1, h100_x8."),
         (["hardware.gpu=4"], "Their number is hardware.gpus=4."),
     ],
 )
