@@ -13,7 +13,6 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
-from rich.console import Console
 
 from memlab.analyse.objective import bound_error, objective_of
 from memlab.analyse.run_view import view_of
@@ -206,14 +205,12 @@ def with_repeats(
 
 def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
     """Run a sweep, or show what it would run. Returns the exit code."""
-    machine, console = detect(), Console()
+    machine, out = detect(), console()
     if shared := preflight.shared_checkpoints(job.config for job in jobs):
-        console.print(
+        out.print(
             f"{shared} holds checkpoints, and every point of this sweep would find them: {{run_dir}} in "
             "training.command gives each point a folder of its own.",
             style="yellow",
-            highlight=False,
-            markup=False,
             soft_wrap=True,
         )
     jobs = unique(jobs)
@@ -222,9 +219,9 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
         found = schedule_predictions(own, config.force)
         for sweep, its_jobs in _sweeps(jobs, config, machine, SweepObserver()):
             found += sweep.schedule(its_jobs, config.seed)
-        show_preview(found, root, console, _quote(found, config) if config.sweep.guide == "quote" else None)
+        show_preview(found, root, out, _quote(found, config) if config.sweep.guide == "quote" else None)
         return 0
-    with progress(console) as observer:
+    with progress(out) as observer:
         results = predict_jobs(own, config.force, observer) if own else []
         sweeps = _sweeps(jobs, config, machine, observer)
         for sweep, its_jobs in sweeps:
@@ -232,9 +229,9 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
                 results += sweep.run(its_jobs, config.seed)
     for sweep, _ in sweeps:
         if isinstance(sweep, MeasuredSearch):
-            show_searches(sweep.found.values(), console)
-    show_repeats(results, console)
-    show_summary(results, root, observer.seconds, console)
+            show_searches(sweep.found.values(), out)
+    show_repeats(results, out)
+    show_summary(results, root, observer.seconds, out)
     return _sweep_exit_code([sweep for sweep, _ in sweeps], results)
 
 

@@ -168,8 +168,6 @@ def leave_results() -> None:
     Hydra's own callback for this, on_multirun_end, is left out after a failed job, sys.exit or Ctrl-C.
     """
     if _before.sweep and _before.sweep.exists():
-        from rich.console import Console
-
         from memlab.report.sweep_text import leave_table_and_page
 
         leave_table_and_page(_before.sweep, Console())
