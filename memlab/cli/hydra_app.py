@@ -169,8 +169,9 @@ def leave_results() -> None:
     """
     if _before.sweep and _before.sweep.exists():
         from memlab.report.sweep_text import leave_table_and_page
+        from memlab.report.text import console
 
-        leave_table_and_page(_before.sweep, Console())
+        leave_table_and_page(_before.sweep, console())
 
 
 def show_at_once(words: Sequence[str]) -> bool:
