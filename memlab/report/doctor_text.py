@@ -18,5 +18,5 @@ def show_findings(findings: Iterable[Finding], console: Console) -> bool:
         style = STYLES[finding.status]
         fix = f" -> {finding.fix}" if finding.fix else ""
         line = f"[{style}]{finding.status:<4}[/]  {finding.subject:<15}  {escape(finding.what + fix)}"
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, markup=True, highlight=False, soft_wrap=True)
     return healthy

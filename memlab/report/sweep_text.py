@@ -202,7 +202,7 @@ class Progress(SweepObserver):
         with self._drawing:
             running = dict(self.running)
         grid = Table.grid(padding=(0, 2))
-        grid.add_row(f"[bold]{self._count()}[/]", f"{self.seconds / 60:.1f} min", self._eta(), self._money())
+        grid.add_row(Text(self._count(), "bold"), f"{self.seconds / 60:.1f} min", self._eta(), self._money())
         for where, jobs in running.items():
             memory = ", ".join(f"{used / GIB:.1f}" for used in used_bytes(where.split(","))) if where != "cpu" else ""
             grid.add_row(
@@ -234,7 +234,7 @@ def show_searches(searches: Iterable[SearchResult], console: Console) -> None:
         rows = [_search_row(found, size, record) for size, record in sorted(found.tried.items())]
         columns = ("status", kind, "reserved GiB", "retries", "step", "samples/s", "tokens/s", "note")
         show_table(console, f"{found.job.plan.run_id}: {kind}", columns, rows, notes=1)
-        console.print(_answer(found, kind), highlight=False)
+        console.print(_answer(found, kind), markup=True, highlight=False)
 
 
 def _search_row(found: SearchResult, size: int, record: Record) -> list[str]:

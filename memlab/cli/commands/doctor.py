@@ -17,15 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from memlab.cli.compose import compose_config
     from memlab.core.plan import make_plan
     from memlab.launch.doctor import examine
     from memlab.report.doctor_text import show_findings
+    from memlab.report.text import console
 
     config, choices = compose_config(arguments.overrides, arguments.config_dir)
     if config.mode == "predict":
         raise ConfigError("mode=predict runs on any machine, so there is nothing to check. Leave it out.")
     findings = examine(make_plan(config, choices), not arguments.no_build, arguments.drop_data)
-    return 0 if show_findings(findings, Console()) else 1
+    return 0 if show_findings(findings, console()) else 1

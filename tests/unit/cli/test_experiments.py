@@ -1,12 +1,17 @@
 """From one composed configuration to jobs: a folder for each repeat, what is saved beside each, the exit code."""
 
+import argparse
+
 import pytest
 from omegaconf import OmegaConf
 
-from memlab.cli import experiments
+from memlab.cli import experiments, hydra_app
+from memlab.cli.commands import doctor
 from memlab.cli.experiments import EXIT_CODES, with_repeats
 from memlab.core.config import to_dict
 from memlab.core.record import STATUSES
+from memlab.report import doctor_text, sweep_text
+from memlab.report.text import PIPE_WIDTH
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import JobResult
 
@@ -49,6 +54,23 @@ def test_what_composed_a_repeat_is_saved_beside_it(repeated, tmp_path):
         assert OmegaConf.load(hydra / "config.yaml").measure.repeat == repeat
         assert OmegaConf.load(hydra / "hydra.yaml").hydra.runtime.output_dir == str(tmp_path / name)
         assert OmegaConf.load(hydra / "overrides.yaml") == ["measure.repeats=3"]
+
+
+@pytest.mark.parametrize("name", ["table", "preview", "doctor"])
+def test_in_a_pipe_output_is_as_wide_as_that_of_other_commands(name, config, tmp_path, monkeypatch):
+    outs, run = [], argparse.Namespace(overrides=[], config_dir=None, no_build=True, drop_data=False)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(sweep_text, "leave_table_and_page", lambda _, out: outs.append(out))
+    monkeypatch.setattr(experiments, "show_preview", lambda _, root, out, quote: outs.append(out))
+    monkeypatch.setattr(doctor_text, "show_findings", lambda _, out: outs.append(out))
+    monkeypatch.setattr(hydra_app._before, "sweep", tmp_path)
+    calls = {
+        "table": hydra_app.leave_results,
+        "preview": lambda: experiments.run_jobs([], config({"sweep.dry_run": True}), tmp_path),
+        "doctor": lambda: doctor.run(run),
+    }
+    calls[name]()
+    assert [out.width for out in outs] == [PIPE_WIDTH]
 
 
 @pytest.mark.parametrize(
