@@ -146,12 +146,12 @@ def _fit_probability(config: Config, ranks: Sequence[Mapping[str, Any]]) -> dict
     known = next((rank["fit_probability"] for rank in ranks if rank["fit_probability"] is not None), None)
     if known is None:
         return {}
-    found = support(config)
+    same_gpu, same_kind = support(config)
     return {
         "fit_probability": known,
         "fit_probability_from": len(shipped_ratios()),
-        "fit_probability_same_gpu": found.same_gpu,
-        "fit_probability_same_kind": found.same_kind,
+        "fit_probability_same_gpu": same_gpu,
+        "fit_probability_same_kind": same_kind,
     }
 
 

@@ -1,8 +1,9 @@
 """Probability that a predicted point fits, from the errors of earlier predictions."""
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,6 @@ FEW = 5
 
 USUAL = ("none", "sdpa", "bf16", "AdamW", "default", "steps", "memlab")
 """Usual values, which the name of a kind leaves out."""
-
-
-@dataclass(frozen=True)
-class Support:
-    """How many engine configurations with known errors have the GPU of a plan, and how many of these its kind, too."""
-
-    same_gpu: int
-    same_kind: int
 
 
 def kind(config: Config) -> str:
@@ -65,10 +58,10 @@ def _allocator_kind(conf: str) -> str:
     return named.get(options, conf)
 
 
-def support(config: Config) -> Support:
-    """Return how many of the shipped errors' configurations have this GPU and this kind."""
+def support(config: Config) -> tuple[int, int]:
+    """Return how many of the shipped errors' configurations have this GPU, and how many of these this kind, too."""
     of_gpu = _shipped()["kinds"].get(config.hardware.gpu, {})
-    return Support(sum(of_gpu.values()), of_gpu.get(kind(config), 0))
+    return sum(of_gpu.values()), of_gpu.get(kind(config), 0)
 
 
 def shipped_ratios() -> dict[str, list[float]]:
@@ -88,11 +81,8 @@ def probability(fits: Callable[[float], bool], ratios: Mapping[str, Sequence[flo
     once. One success and one failure are added (Laplace), so the probability is never 0 or 1.
     """
     distinct = sorted({_rounded(ratio) for values in ratios.values() for ratio in values})
-    low, high = 0, len(distinct)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if fits(distinct[middle]) else (low, middle)
-    limit = distinct[low - 1] if low else 0.0
+    fitting = bisect_left(distinct, True, key=lambda ratio: not fits(ratio))
+    limit = distinct[fitting - 1] if fitting else 0.0
     shares = [sum(_rounded(ratio) <= limit for ratio in values) / len(values) for values in ratios.values()]
     return (sum(shares) + 1) / (len(shares) + 2), len(shares)
 

@@ -1,7 +1,7 @@
 """Results of all ranks for the record of a prediction; a command's replayed memory in the rank file's format."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memlab.core.config import Config
@@ -104,16 +104,6 @@ def _held(replays: Sequence[Replay], outside: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class CommandMemory:
-    """Keys and units as in the file of a measured rank (memlab/attach/__init__.py). ``steps``: step, from 1 -> figures
-    of its row; the steps that the replay reached the end of."""
-
-    phases: dict[str, dict[str, Any]]
-    peak: dict[str, Any]
-    steps: dict[int, dict[str, Any]]
-
-
-@dataclass(frozen=True)
 class _Part:
     phase: str
     piece: Piece
@@ -122,21 +112,25 @@ class _Part:
     outside: int
 
 
-def command_memory(trace: Trace, replay: Replay, outside: Sequence[OutsidePart]) -> CommandMemory:
-    """Fold the pieces that the replay reached. ``outside``: what is used outside the allocator."""
+def command_memory(trace: Trace, replay: Replay, outside: Sequence[OutsidePart]) -> dict[str, dict]:
+    """Fold the pieces that the replay reached. ``outside``: what is used outside the allocator.
+
+    Returns ``phases`` and ``peak``, with keys and units as in the file of a measured rank (memlab/attach/__init__.py),
+    and ``steps``: step, from 1 -> figures of its row; the steps that the replay reached the end of.
+    """
     parts = _parts(trace, replay, outside)
     names = dict.fromkeys(part.phase for part in parts if part.phase)
     highest = max(parts, key=lambda part: part.memory.peak_allocated)
-    return CommandMemory(
-        phases={name: _phase([part for part in parts if part.phase == name]) for name in names},
-        peak={
+    return {
+        "phases": {name: _phase([part for part in parts if part.phase == name]) for name in names},
+        "peak": {
             "step": highest.piece.step,
             "phase": highest.phase or None,
             "where": highest.piece.where,
             "bytes": highest.memory.peak_allocated,
         },
-        steps=_steps(parts),
-    )
+        "steps": _steps(parts),
+    }
 
 
 def out_of_memory(trace: Trace, replay: Replay) -> dict[str, Any]:
@@ -206,8 +200,8 @@ def rank_results(
 
     ``configs``: of each point. ``traces``: for each point rank -> trace, as if the point ran alone. A rank without a
     trace gets a copy of the result of the traced rank that it equals. Points after an out-of-memory are left out.
-    ``calibration``: gives the release delays of blocks that side streams used. Each rank of a command has a
-    :class:`CommandMemory` in ``attached``.
+    ``calibration``: gives the release delays of blocks that side streams used. Each rank of a command has
+    what :func:`command_memory` returns in ``attached``.
     """
     by_rank = {rank: [point[rank] for point in traces] for rank in traces[0]}
     gpus = {rank: gpu_memory(configs[0], points) for rank, points in by_rank.items()}
@@ -276,7 +270,7 @@ def _rank_result(config: Config, rank: RankReplays, gpu: GpuMemory, number: int,
         breakdown=breakdown(trace, likely),
         curve=curve(likely) if likely.curve and not likely.oom else None,
         work=work_by_phase(point) if point.work else None,
-        attached=asdict(command_memory(trace, likely, outside_parts(trace, sizes))) if trace.pieces else None,
+        attached=command_memory(trace, likely, outside_parts(trace, sizes)) if trace.pieces else None,
         model_flops_per_step=_model_flops(config, point) if point.model_flops else None,
         unknown=point.unknown | ({GPU_MODEL: unknown_gpu} if unknown_gpu else {}),
     )

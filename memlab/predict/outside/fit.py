@@ -125,7 +125,7 @@ def _nccl(
     """Solve for the sizes that are nearest to those of ``otherwise``, or to 0, where the ranks leave a choice."""
     rows, sums = [], []
     for rank in ranks:
-        used = {_group(growth.call) for growth in rank.collectives if not growth.call.startswith(CONNECTS)}
+        used = {growth.call.partition(" of ")[2] for growth in rank.collectives if not growth.call.startswith(CONNECTS)}
         connected = sum(growth.call.startswith(CONNECTS) for growth in rank.collectives)
         with_context = rank.first.is_collective
         if used and (with_context or abs(rank.first.nbytes - context) <= ALIKE):
@@ -140,10 +140,6 @@ def _nccl(
     error = np.abs(counts @ (near + moved) - sums).max(initial=0)
     library, communicator, collective = (round(value / PIECE) * PIECE for value in (near + moved).tolist())
     return NcclSizes(library, communicator, collective, len(rows), round(float(error)))
-
-
-def _group(call: str) -> str:
-    return call.partition(" of ")[2]
 
 
 def read_ranks(path: Path) -> list[Rank]:

@@ -38,21 +38,22 @@ RUN = trace(
 
 def test_every_phase_and_every_step_has_its_own_peak():
     found = command_memory(RUN, replay(RUN, Options(), 1 << 40), [OutsidePart(0, "CUDA context", "", 1000 * MIB)])
-    peaks = {name: phase["peak_allocated_bytes"] // MIB for name, phase in found.phases.items()}
+    peaks = {name: phase["peak_allocated_bytes"] // MIB for name, phase in found["phases"].items()}
     assert peaks == {"model_build": 40, "first_forward": 60, "forward": 102, "evaluate": 122}
-    assert [found.steps[step]["peak_allocated_bytes"] // MIB for step in (1, 2)] == [60, 102]
-    assert found.steps[1]["phases"] == {"forward": [60 * MIB, 60 * MIB]}
-    assert found.phases["forward"]["used_bytes"] == found.phases["forward"]["peak_reserved_bytes"] + 1000 * MIB
-    assert found.peak == {"step": None, "phase": "evaluate", "where": LOOP, "bytes": 122 * MIB}
+    assert [found["steps"][step]["peak_allocated_bytes"] // MIB for step in (1, 2)] == [60, 102]
+    assert found["steps"][1]["phases"] == {"forward": [60 * MIB, 60 * MIB]}
+    forward = found["phases"]["forward"]
+    assert forward["used_bytes"] == forward["peak_reserved_bytes"] + 1000 * MIB
+    assert found["peak"] == {"step": None, "phase": "evaluate", "where": LOOP, "bytes": 122 * MIB}
 
 
 def test_host_memory_is_told_by_phase():
     found = command_memory(RUN, replay(RUN, Options(), 1 << 40), [])
-    before, later = (found.phases[name]["host_peak_bytes"] for name in ("model_build", "forward"))
+    before, later = (found["phases"][name]["host_peak_bytes"] for name in ("model_build", "forward"))
     assert before == later  # the tensor on the host stays
     without = trace([("model_build", None, [block(1, 40)])])
     alone = command_memory(without, replay(without, Options(), 1 << 40), [])
-    assert before - alone.phases["model_build"]["host_peak_bytes"] == 8 * MIB
+    assert before - alone["phases"]["model_build"]["host_peak_bytes"] == 8 * MIB
 
 
 def test_an_out_of_memory_names_phase_step_and_line_and_what_follows_does_not_count():
@@ -65,4 +66,4 @@ def test_an_out_of_memory_names_phase_step_and_line_and_what_follows_does_not_co
         "event": result.oom["event"],
     }
     found = command_memory(RUN, result, [])
-    assert "evaluate" not in found.phases and found.steps[2]["peak_allocated_bytes"] == 42 * MIB
+    assert "evaluate" not in found["phases"] and found["steps"][2]["peak_allocated_bytes"] == 42 * MIB
