@@ -7,7 +7,7 @@ fit, all must give the same size at the new point.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,8 @@ class _Table:
         for index in self.sums:
             scratch = scratch_of(list(islice(rest, len(events[index].reduction))))
             events[index] = events[index]._replace(nbytes=scratch.buffer_bytes, reduction=scratch)
-        work = _with_amounts(self.work, work_amounts.tolist())
+        rest = iter(work_amounts.tolist())
+        work = [with_amounts(item, tuple(islice(rest, len(amounts(item))))) for item in self.work]
         return replace(self.base, micro=micro, tokens=tokens, events=events, work=work, seconds=0.0)
 
 
@@ -128,23 +129,13 @@ def _table(usable: Sequence[Trace], minimum: int, of_one: bool) -> _Table | None
             [[value for each in _requests(trace, sums) for value in each.reduction] for trace in chosen], dtype=np.int64
         ),
         work=leader.work,
-        amounts=np.array([_amounts(trace.work) for trace in chosen], dtype=np.int64),
+        amounts=np.array([list(chain.from_iterable(map(amounts, trace.work))) for trace in chosen], dtype=np.int64),
     )
 
 
 def _is_sum(event: Event) -> bool:
     """Return whether the event allocates the buffer of a sum."""
     return isinstance(event, Alloc) and event.reduction is not None
-
-
-def _amounts(work: Sequence[Item]) -> list[int]:
-    return [amount for item in work for amount in amounts(item)]
-
-
-def _with_amounts(work: Sequence[Item], new: Sequence[int]) -> list[Item]:
-    """Return the items with other FLOPs and bytes. ``new``: the FLOPs and bytes of one item after another."""
-    rest = iter(new)
-    return [with_amounts(item, tuple(islice(rest, len(amounts(item))))) for item in work]
 
 
 def _is_smooth(smooth_from: int | None, tokens: int) -> bool:

@@ -46,10 +46,7 @@ def code_of(source: bytes) -> bytes:
 
 def _is_text(statement: ast.stmt) -> bool:
     """Return whether a statement is a text alone: a docstring, of an attribute too."""
-    match statement:
-        case ast.Expr(ast.Constant(str())):
-            return True
-    return False
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
 
 
 def _digest(parts: list[bytes]) -> str:

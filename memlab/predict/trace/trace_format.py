@@ -114,9 +114,8 @@ class Trace:
     unknown: dict[str, str] = field(default_factory=dict)  # quantities that could not be computed -> reason
     assumed: dict[str, Count] = field(default_factory=dict)  # sentence about a read of an unknown value -> times
     choices: list[str] = field(default_factory=list)  # GENERATION, ROUTING: where sizes or branches followed from them
-    epochs: Annotated[list[dict[str, Any]], PlainOf(list[Epoch])] = field(
-        default_factory=list
-    )  # read ahead: shadow/short_epochs.py
+    # Epochs that were read ahead: shadow/short_epochs.py.
+    epochs: Annotated[list[dict[str, Any]], PlainOf(list[Epoch])] = field(default_factory=list)
     parameters: Count = 0
     trainable_parameters: Count = 0
     seconds: Seconds = 0.0  # CPU time of the shadow run, with the start of the engine, which other traces may share
@@ -169,10 +168,8 @@ class Trace:
                 if getattr(item, name, -1) >= limit or getattr(item, "phase", -1) >= len(self.phases):
                     raise ValueError(f"item {number} of a step's work does not fit those before it")
         bounds = [*self.steps, len(self.events)]
-        before, begun = (
-            [*self.events_before, len(self.events)],
-            sum(isinstance(each, BeginPhase) for each in self.events),
-        )
+        before = [*self.events_before, len(self.events)]
+        begun = sum(isinstance(each, BeginPhase) for each in self.events)
         if any(numbers != sorted(numbers) for numbers in (bounds, before)):
             raise ValueError("steps or events_before are not in order")
         if len(self.events_before) not in (0, len(self.work)) or len(self.pieces) not in (0, begun):

@@ -5,7 +5,7 @@ since the item before. Two items of different kinds can be equal as tuples, so c
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 from memlab.core.config_fields import Range
 from memlab.core.schema import Limits
@@ -115,10 +115,7 @@ Item = (
     | BeginWorkPhase
 )
 
-KINDS: tuple[type[Any], ...] = (
-    *(KernelLaunch, Copy, Collective, StreamWaitsForCollective, RecordEvent, StreamWaitsForEvent),
-    *(HostWaits, HostWork, BeginWorkPhase),
-)
+KINDS: tuple[type[Any], ...] = get_args(Item)
 """All kinds of items. On disk the index of its kind comes before the fields of an item."""
 
 NUMBERED = {

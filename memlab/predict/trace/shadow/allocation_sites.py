@@ -64,20 +64,16 @@ class AllocationSites:
         """Name of the module whose forward runs, or has made the node of autograd that runs."""
         return self.module or module_of_node(torch._C._current_autograd_node())
 
-    def of(self, tensor: torch.Tensor, nbytes: int, func) -> int:
-        """Return the number of the site that made ``tensor``."""
+    def of(self, operator: object, nbytes: int, tensor: torch.Tensor | None = None) -> int:
+        """Return the number of the site where an operator made ``tensor``; ``None``: a tensor for itself."""
         if nbytes < SMALL_BYTES:
             return self._number(Site(SMALL, "", "", "", "", ()))
-        return self._of_code(str(func), tensor)
+        return self._of_code(str(operator), tensor)
 
-    def of_temporary(self, operator: str, nbytes: int) -> int:
-        """Return the number of the site of a tensor that an operator makes for itself."""
-        return self._number(Site(SMALL, "", "", "", "", ())) if nbytes < SMALL_BYTES else self._of_code(operator)
-
-    def of_workspace(self, owner: str, nbytes: int) -> int:
+    def of_workspace(self, owner: object, nbytes: int) -> int:
         """Return the number of the site of memory that a kernel requests without a tensor."""
         line = "" if nbytes < SMALL_BYTES else self._user_line()
-        return self._number(Site(KERNEL_SCRATCH, owner, "", "", self._requesting, (nbytes,), line))
+        return self._number(Site(KERNEL_SCRATCH, str(owner), "", "", self._requesting, (nbytes,), line))
 
     def _of_code(self, operator: str, tensor: torch.Tensor | None = None) -> int:
         where, function = _innermost(self._label)

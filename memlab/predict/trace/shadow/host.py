@@ -4,6 +4,7 @@ Batches, tokens and indices of samples are then real. Weights and buffers of opt
 that they take no memory.
 """
 
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -41,17 +42,17 @@ def _makes_large_floats(func, args: tuple, kwargs: dict[str, Any]) -> bool:
     return dtype.is_floating_point and prod(map(int, shape)) * dtype.itemsize >= LARGE_BYTES
 
 
-_size_of: dict[Any, int | None] = {}
-"""Factory -> position of its argument ``size``, or -1 where the result is shaped like the first argument."""
+@cache
+def _position_of_size(func) -> int | None:
+    """Position of the argument ``size`` of a factory, or -1 where the result is shaped like the first argument."""
+    names = [argument.name for argument in func._schema.arguments]
+    makes = "dtype" in names and "layout" in names
+    return names.index("size") if makes and "size" in names else -1 if makes and "self" in names else None
 
 
 def _shape(func, args: tuple):
     """Shape of the result of a factory; ``None`` for all other operators."""
-    if func not in _size_of:
-        names = [argument.name for argument in func._schema.arguments]
-        makes = "dtype" in names and "layout" in names
-        _size_of[func] = names.index("size") if makes and "size" in names else -1 if makes and "self" in names else None
-    position = _size_of[func]
+    position = _position_of_size(func)
     if position is None:
         return None
     if position < 0:

@@ -163,7 +163,7 @@ class MemoryEvents:
         if nbytes >= OTHER_GPU_BYTES:
             self._check_gpu(tensor.device.index)
         self._requested[tensor.device.index] += nbytes
-        storage._memlab_site = self._sites.of(tensor, nbytes, func)
+        storage._memlab_site = self._sites.of(func, nbytes, tensor)
         self._hold(storage, nbytes, storage._memlab_site)
 
     def _check_gpu(self, index: int) -> None:
@@ -214,8 +214,8 @@ class MemoryEvents:
         for block in blocks:
             nbytes, reduction = (block, None) if isinstance(block, int) else (block.buffer_bytes, block)
             keys.append(self._new_key())
-            site = self._sites.of_temporary if are_tensors else self._sites.of_workspace
-            self._request(keys[-1], nbytes, site(str(owner), nbytes), reduction)
+            site = self._sites.of if are_tensors else self._sites.of_workspace
+            self._request(keys[-1], nbytes, site(owner, nbytes), reduction)
         return keys
 
     def give_back(self, keys: Iterable[int]) -> None:

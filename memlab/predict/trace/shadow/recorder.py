@@ -68,8 +68,8 @@ class Recorder(TorchDispatchMode):
         self.in_python: set[OpOverload] = set()  # operators whose own Python code for CUDA runs
         self.answers: dict[Any, Callable[..., Any]] = {
             _VALUE_OF: self._value,
-            _aten.equal.default: self.reads.equal,
-            _aten.allclose.default: self.reads.allclose,
+            _aten.equal.default: functools.partial(self.reads.compared, torch.equal, False),
+            _aten.allclose.default: functools.partial(self.reads.compared, torch.allclose, True),
             _aten.is_pinned.default: lambda tensor, *rest: device.is_pinned(tensor),
             _aten._pin_memory.default: self._pin_memory,
             _aten.record_stream.default: lambda tensor, stream: self.memory.record_stream(tensor, stream.stream_id),

@@ -1,5 +1,7 @@
 """What the running program reads from tensors: their values where they are known, and else those of a healthy run."""
 
+from collections.abc import Callable
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -26,19 +28,15 @@ class ValueReads:
         self._note_if_assumed(tensor, decides_sizes=False)
         return known.item()
 
-    def equal(self, first: torch.Tensor, second: torch.Tensor) -> bool:
+    def compared(
+        self, compare: Callable[..., bool], assumed: bool, first: torch.Tensor, second: torch.Tensor, *rest, **options
+    ) -> bool:
+        """Return what ``compare`` says of two tensors; ``assumed`` where the values of one are unknown."""
         known = [self._values.of(tensor) for tensor in (first, second)]
         if any(value is None for value in known):
-            self._assumptions.note("as False")
-            return False
-        return torch.equal(*known)
-
-    def allclose(self, first: torch.Tensor, second: torch.Tensor, *tolerances: float, **options: bool) -> bool:
-        known = [self._values.of(tensor) for tensor in (first, second)]
-        if any(value is None for value in known):
-            self._assumptions.note("as True")
-            return True
-        return torch.allclose(*known, *tolerances, **options)
+            self._assumptions.note(f"as {assumed}")
+            return assumed
+        return compare(*known, *rest, **options)
 
     def real(self, tensor: FakeTensor) -> torch.Tensor:
         """Return a host tensor with the values of ``tensor``, or with those of a healthy run."""
