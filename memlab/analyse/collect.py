@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 from memlab.analyse import run_cache
@@ -128,12 +129,8 @@ def _below(folder: str, root: str, waiting: list[str]) -> Iterator[Skipped]:
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             waiting.append(entry.path)
-        elif entry.is_symlink() and os.path.isdir(entry.path) and not _inside(os.path.realpath(entry.path), root):
+        elif entry.is_symlink() and os.path.isdir(entry.path) and not Path(entry.path).resolve().is_relative_to(root):
             yield Skipped(entry.path, "a link to another folder; links are not followed")
-
-
-def _inside(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 
 def _is_utf8(path: str) -> bool:

@@ -229,8 +229,9 @@ def _pair_lengths(effects: Effects, where: str, base: Side, other: Side) -> None
             bases = dict.fromkeys(quantity.basis for table in found for quantity in table.values())
             effects.bounds += [basis for basis in bases if basis.is_bound and basis not in effects.bounds]
         else:
-            unknown = [name for (name, *_), known in zip(both, found, strict=True) if not known]
-            effects.unpaired.append((name_of(here[0]), _reason(here[0], tokens, unknown)))
+            unknown = " or ".join(name for (name, *_), known in zip(both, found, strict=True) if not known)
+            reason = f"no measurement of {unknown} at or around {tokens} tokens"
+            effects.unpaired.append((name_of(here[0]), reason if here[0].fits_and_lasts else why_not(here[0])))
 
 
 def _ending(repeats: Sequence[RunView]) -> str:
@@ -242,12 +243,6 @@ def _ending(repeats: Sequence[RunView]) -> str:
 def name_of(run: RunView) -> str:
     """Name a run by its folder: the id of a training command says little."""
     return PurePath(run.path).name
-
-
-def _reason(run: RunView, tokens: int, missing: Sequence[str]) -> str:
-    if not run.fits_and_lasts:
-        return why_not(run)
-    return f"no measurement of {' or '.join(missing)} at or around {tokens} tokens"
 
 
 def _quantities_by_tokens(by_length: RunsByLength, quantities: QuantitiesOf) -> dict[int, dict[str, Quantity]]:

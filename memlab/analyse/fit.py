@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, log, sqrt
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -95,19 +94,16 @@ def leave_one_out(x: Sequence[float], y: Sequence[float]) -> list[float]:
     the choice, so the hinge is kept and the error follows from the point's leverage.
     """
     if len(x) > MANY:
-        return _by_leverage(fit_line(x, y), x, y)
+        line = fit_line(x, y)
+        leverages = [1 / line.n + (line.z(each) - line.mean_z) ** 2 / line.spread_z for each in x]
+        points = zip(x, y, leverages, strict=True)
+        return [(line.at(each) - value) / (1 - leverage) / value for each, value, leverage in points]
     errors = []
     for index in range(len(x)):
         others_x, others_y = [*x[:index], *x[index + 1 :]], [*y[:index], *y[index + 1 :]]
         if len(set(others_x)) >= 2:
             errors.append(fit_line(others_x, others_y).at(x[index]) / y[index] - 1)
     return errors
-
-
-def _by_leverage(line: Line, x: Sequence[float], y: Sequence[float]) -> list[float]:
-    leverages = [1 / line.n + (line.z(each) - line.mean_z) ** 2 / line.spread_z for each in x]
-    points = zip(x, y, leverages, strict=True)
-    return [(line.at(each) - value) / (1 - leverage) / value for each, value, leverage in points]
 
 
 def flat_until(x: Sequence[float], y: Sequence[float], tolerance: float) -> float | None:
@@ -149,7 +145,8 @@ def _best_hinge(x: np.ndarray, y: np.ndarray) -> tuple[float | None, float, tupl
     first = np.searchsorted(x, candidates, side="right")
     right = len(x) - first
     u, v = x - x0, y - y0
-    sum_u, sum_uu, sum_v, sum_uv = (_sums_right_of(each, first) for each in (u, u * u, v, u * v))
+    right_of = [np.append(np.cumsum(each[::-1])[::-1], 0.0)[first] for each in (u, u * u, v, u * v)]
+    sum_u, sum_uu, sum_v, sum_uv = right_of
     h = candidates - x0
     z_sum = sum_u - right * h
     z_square = sum_uu - 2 * h * sum_u + right * h**2
@@ -164,10 +161,6 @@ def _best_hinge(x: np.ndarray, y: np.ndarray) -> tuple[float | None, float, tupl
     freedom = max(1, len(x) - 3)
     likely = candidates[errors <= errors[best] * (1 + 3.84 / freedom)]  # 3.84: chi squared, 1 degree, 95 %
     return float(candidates[best]), float(errors[best]), (float(likely.min()), float(likely.max()))
-
-
-def _sums_right_of(values: np.ndarray, first: Any) -> np.ndarray:
-    return np.append(np.cumsum(values[::-1])[::-1], 0.0)[first]
 
 
 def _criterion(error: float, n: int, parameters: int, y: np.ndarray) -> float:
@@ -267,7 +260,7 @@ def longest(fit: Fit, memory_gib: float, margin: float = MARGIN) -> Capacity:
 
     def fits(tokens: int) -> bool:
         interval = fit.line.interval_at(tokens)
-        return fit.line.at(tokens) + (interval if interval != float("inf") else 0.0) <= budget
+        return fit.line.at(tokens) + (interval if interval != inf else 0.0) <= budget
 
     if not fits(1):
         return Capacity(None, "memory", False)

@@ -149,13 +149,10 @@ def scripts(firsts: Sequence[RunView]) -> list[list[str]]:
 
     memlab's own training has none. The program stands for a command without a Python file.
     """
-    found = [_script(value_at(run.config, COMMAND) or "") for run in firsts]
+    commands = [(value_at(run.config, COMMAND) or "").split() for run in firsts]
+    programs = [[word for word in words if word.endswith(".py")] or words for words in commands]
+    found = [[PurePath(word).name for word in words[:1]] for words in programs]
     return found if len({*map(tuple, found)}) > 1 else [[] for _ in firsts]
-
-
-def _script(command: str) -> list[str]:
-    words = command.split()
-    return [PurePath(next((word for word in words if word.endswith(".py")), words[0])).name] if words else []
 
 
 def numbered(names: Iterable[str]) -> list[str]:
@@ -177,14 +174,11 @@ def changed_keys(dictionaries: Sequence[Mapping[str, Any]]) -> list[str]:
     for name in dict.fromkeys(key for values in dictionaries for key in values):
         parts = {id(part): part for part in (values.get(name) for values in dictionaries)}  # runs share equal parts
         flat = [flatten(part, f"{name}.") if isinstance(part, dict) else {name: part} for part in parts.values()]
-        keys = dict.fromkeys(key for part in flat for key in part)
-        changed += [key for key in keys if _differ([part.get(key) for part in flat])]
+        for key in dict.fromkeys(key for part in flat for key in part):
+            known = [value for part in flat if (value := part.get(key)) != MISSING]
+            if any(value != known[0] for value in known[1:]):
+                changed.append(key)
     return changed
-
-
-def _differ(values: Sequence[Any]) -> bool:
-    known = [value for value in values if value != MISSING]
-    return any(value != known[0] for value in known[1:])
 
 
 def differing_axes(runs: Sequence[RunView]) -> list[str]:
@@ -262,21 +256,19 @@ def points_of(runs: Iterable[RunView]) -> Points:
     for run in runs:
         if has_point(run):
             found.runs.append(run)
-        elif _holds_no_tokens(run):
-            found.runs.append(_in_samples(run))
+        elif in_samples := _in_samples(run):
+            found.runs.append(in_samples)
             found.in_samples.append(run)
         else:
             found.without.append(run)
     return found
 
 
-def _holds_no_tokens(run: RunView) -> bool:
-    """Whether a command's batches said their samples, and no tokens."""
-    samples, tokens = (run.summary.get(f"{unit}_per_second") for unit in ("samples", "tokens"))
-    return is_command(run) and value_at(run.config, MICRO) is not None and bool(samples) and tokens is None
-
-
-def _in_samples(run: RunView) -> RunView:
-    rate, gpus = run.summary["samples_per_second"], value_at(run.config, "hardware.gpus") or 1
+def _in_samples(run: RunView) -> RunView | None:
+    """Return the run of a command whose batches said their samples and no tokens; ``None`` for any other."""
+    rate, tokens = (run.summary.get(f"{unit}_per_second") for unit in ("samples", "tokens"))
+    if not (is_command(run) and value_at(run.config, MICRO) is not None and rate and tokens is None):
+        return None
+    gpus = value_at(run.config, "hardware.gpus") or 1
     rates = {"tokens_per_second": rate, "tokens_per_second_per_gpu": rate / gpus}
     return replace(run, config={**run.config, "seq_len": {"tokens": 1}}, summary={**run.summary, **rates})

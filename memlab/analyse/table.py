@@ -136,15 +136,19 @@ def _command_steps(rank: dict[str, Any], folder: RunFolder) -> Iterator[dict[str
 
 
 def _columns_at(dictionaries: Sequence[dict[str, Any]], keys: Sequence[str]) -> dict[str, list[Any]]:
-    """Return a list of values for each dotted key. Runs share equal parts, so each distinct part is read once."""
+    """Return a list of values for each dotted key, lists and dictionaries as JSON text: a cell holds one value.
+
+    Runs share equal parts, so each distinct part is read once.
+    """
     columns = {}
     for name, dotted in groupby(keys, key=lambda key: key.partition(".")[0]):
         parts = [values.get(name) for values in dictionaries]
         places = list(map(id, parts))
         distinct = dict(zip(places, parts, strict=True))
         for key in dotted:
-            cells = {place: _cell(value_at({name: part}, key)) for place, part in distinct.items()}
-            columns[key] = [cells[place] for place in places]
+            found = {place: value_at({name: part}, key) for place, part in distinct.items()}
+            found |= {place: json.dumps(each) for place, each in found.items() if isinstance(each, list | dict)}
+            columns[key] = [found[place] for place in places]
     return columns
 
 
@@ -161,8 +165,3 @@ def _estimates(runs: Sequence[RunView]) -> dict[str, list[Any]]:
         columns[f"{name}_bytes"] = values
         columns[f"{name}_error"] = [v / t - 1 if v and t else None for v, t in zip(values, truths, strict=True)]
     return columns
-
-
-def _cell(value: Any) -> Any:
-    """Return lists and dictionaries as JSON text, other values as they are: a cell holds one value."""
-    return json.dumps(value) if isinstance(value, list | dict) else value

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,46 +116,30 @@ def parse_map(words: Iterable[str]) -> list[Column]:
     return columns
 
 
-@dataclass
-class _TablePoint:
-    """The lines of the table that have the same configuration: the ranks of one point."""
-
-    config: Config
-    choices: dict[str, str]
-    ranks: list[dict[str, Any]] = field(default_factory=list)
-    statuses: list[str] = field(default_factory=list)
-    isolations: list[str] = field(default_factory=list)
-
-    def add(self, values: dict[str, Any]) -> None:
-        """Add one line, given as record key -> value."""
-        status = _status(values)
-        self.statuses.append(status)
-        self.isolations.append(values.get("isolation", "fresh"))
-        if status == "ok":
-            self.ranks.append(_rank(values, len(self.ranks)))
-
-    def record(self, source: str) -> Record:
-        """Make the record: ``ok`` if all lines are, ``shared`` if any line is."""
-        status = next((status for status in self.statuses if status != "ok"), "ok")
-        record = imported_record(self.config, self.choices, {"imported_from": source}, self.ranks, status)
-        return replace(record, isolation="shared" if "shared" in self.isolations else "fresh")
-
-
 def csv_records(file: Path, columns: list[Column], fixed: dict[str, str]) -> Iterator[Record]:
     """Yield a record for each point of the table. ``fixed``: group options and dotted values of all lines.
 
-    Lines with the same configuration are ranks of one point. Raises :class:`MemlabError` with the faulty line.
+    Lines with the same configuration are ranks of one point, which is ``ok`` if all lines are, and ``shared`` if any
+    line is. Raises :class:`MemlabError` with the faulty line.
     """
-    points: dict[str, _TablePoint] = {}
+    points: dict[str, tuple[Config, dict[str, str], list[dict[str, Any]]]] = {}
     for number, line in enumerate(_lines(file, columns), 2):
         try:
             values = {column.key: _value(column, cell) for column in columns if (cell := _cell(column, line)) != ""}
-            choices, config = _configuration({**fixed, **values})
-            points.setdefault(config_hash(config), _TablePoint(config, choices)).add(values)
+            known = {**fixed, **values}
+            choices = {key: str(value) for key, value in known.items() if key in GROUPS}
+            config = config_of(choices, {key: value for key, value in known.items() if "." in key})
+            _, _, lines = points.setdefault(config_hash(config), (config, choices, []))
+            lines.append({"isolation": "fresh", **values, "status": _status(values)})
         except (ValueError, OverflowError, MemlabError) as error:
             raise MemlabError(f"{file}:{number}: {error}") from error
-    for point in points.values():
-        yield point.record(file.name)
+    for config, choices, lines in points.values():
+        ok = [values for values in lines if values["status"] == "ok"]
+        ranks = [_rank(values, position) for position, values in enumerate(ok)]
+        status = next((values["status"] for values in lines if values["status"] != "ok"), "ok")
+        record = imported_record(config, choices, {"imported_from": file.name}, ranks, status)
+        is_shared = any(values["isolation"] == "shared" for values in lines)
+        yield replace(record, isolation="shared" if is_shared else "fresh")
 
 
 def _lines(file: Path, columns: list[Column]) -> list[dict[str, str]]:
@@ -209,12 +193,6 @@ def typed(text: str) -> Any:
         return text
 
 
-def _configuration(values: dict[str, Any]) -> tuple[dict[str, str], Config]:
-    choices = {key: str(value) for key, value in values.items() if key in GROUPS}
-    dotted = {key: value for key, value in values.items() if "." in key}
-    return choices, config_of(choices, dotted)
-
-
 def _status(values: dict[str, Any]) -> str:
     status = str(values.get("status", "ok")).strip().lower()
     status = {"": "ok", "oom": "gpu_oom"}.get(status, status)
@@ -225,16 +203,14 @@ def _status(values: dict[str, Any]) -> str:
 
 def _rank(values: dict[str, Any], position: int) -> dict[str, Any]:
     own = {f.name for f in fields(RankResult)} - {"status", "step_seconds", "rank"}
-    seconds = values.get("step_seconds") or (
-        1 / values["iterations_per_second"] if "iterations_per_second" in values else 0
-    )
+    rates = [1 / values["iterations_per_second"]] if "iterations_per_second" in values else []
     rank = values.get("rank", position)
     result = RankResult(
         rank=rank,
         device=f"cuda:{rank}",
         device_name="",
         memory_source=CUDA_ALLOCATOR,
-        step_seconds=[seconds] if seconds else [],
+        step_seconds=[values["step_seconds"]] if "step_seconds" in values else rates,
         **{key: value for key, value in values.items() if key in own},
     )
     return result.to_json()

@@ -26,8 +26,6 @@ AXES = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 TIMED_STEPS = 28
 """The study divides 29 by the time of 28 steps (from the start of step 2 to the start of step 30)."""
 
-CORRECTION = TIMED_STEPS / (TIMED_STEPS + 1)
-
 PARAMETERS = {"llama3_8b": 8_030_261_248, "qwen15_05b": 463_987_712}
 
 ENVIRONMENT = {"torch": "2.2.2", "transformers": "4.40.0", "accelerate": "0.29.3", "deepspeed": "0.14.2"}
@@ -172,7 +170,7 @@ def _rank(rank: int, point: StudyPoint, study_file: StudyFile, config: Config, c
         memory_source=CUDA_ALLOCATOR,
         peak_active_bytes=active,
         peak_reserved_bytes=reserved,
-        step_seconds=[1 / (rate * CORRECTION if correct_rate else rate)],
+        step_seconds=[1 / (rate * (TIMED_STEPS / (TIMED_STEPS + 1)) if correct_rate else rate)],
         parameters=PARAMETERS.get(study_file.choices["model"]),
     )
     return result.to_json()
