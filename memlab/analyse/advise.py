@@ -7,7 +7,7 @@ A predicted time may be a lower bound only (:class:`memlab.core.basis.Basis`). B
 known come first, fastest first, and the others follow by free memory.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -193,8 +193,7 @@ def _hardware(run: RunView, training: Training) -> Hardware:
     return Hardware(**known if price is None else {**known, "usd_per_gpu_hour": price})
 
 
-def _cautions(run: RunView, headroom: float | None, memory: float | None, members: Iterable[RunView]) -> list[str]:
-    cautions = []
+def _cautions(run: RunView, headroom: float | None, memory: float | None, members: Iterable[RunView]) -> Iterator[str]:
     rate = run.summary["samples_per_second"]
     smaller = [
         other.summary["samples_per_second"]
@@ -204,31 +203,28 @@ def _cautions(run: RunView, headroom: float | None, memory: float | None, member
     ]
     lost = 1 - rate / max(smaller, default=rate)
     if lost > THRASH:
-        cautions.append(f"thrashes: {100 * lost:.0f} % fewer samples/s than a smaller batch")
-    if run.summary.get("num_alloc_retries"):
-        cautions.append(f"thrashes: the allocator had to retry {run.summary['num_alloc_retries']} times")
+        yield f"thrashes: {100 * lost:.0f} % fewer samples/s than a smaller batch"
+    if retries := run.summary.get("num_alloc_retries"):
+        yield f"thrashes: the allocator had to retry {retries} times"
     if headroom is not None and headroom < TIGHT * memory * GIB:
-        cautions.append(f"tight: {100 * headroom / (memory * GIB):.1f} % of the memory is free")
-    return cautions + run.incomplete
+        yield f"tight: {100 * headroom / (memory * GIB):.1f} % of the memory is free"
+    yield from run.incomplete
 
 
-def _measure_next(best: Projection, runs: Iterable[RunView]) -> list[str]:
+def _measure_next(best: Projection, runs: Iterable[RunView]) -> Iterator[str]:
     """Suggest a larger micro batch to measure, if the best projection's is the largest tried or a gap follows it."""
     length = value_at(best.run.config, "seq_len.tokens")
     here = [run for run in runs if point_of(run)[1] == length]
-    same = next(members for members in families(here) if best.run in members)
-    beyond = [point_of(run)[0] for run in same if point_of(run)[0] > best.micro]
-    below = [point_of(run)[0] for run in same if point_of(run)[0] < best.micro]
-    step = best.micro - max(below, default=best.micro - 1)
-    if not beyond:
-        return [
+    same = {point_of(run)[0] for members in families(here) if best.run in members for run in members}
+    beyond = min((micro for micro in same if micro > best.micro), default=None)
+    step = best.micro - max((micro for micro in same if micro < best.micro), default=best.micro - 1)
+    if beyond is None:
+        yield (
             f"batch.micro={best.micro + step}: {best.micro} is the largest batch tried with this configuration, and a "
             "larger one may be faster."
-        ]
-    gap = min(beyond) - best.micro
-    if gap > 1:
-        return [f"batch.micro={best.micro + ceil(gap / 2)}: nothing was tried between {best.micro} and {min(beyond)}."]
-    return []
+        )
+    elif (gap := beyond - best.micro) > 1:
+        yield f"batch.micro={best.micro + ceil(gap / 2)}: nothing was tried between {best.micro} and {beyond}."
 
 
 def command_words(projection: Projection) -> list[str]:

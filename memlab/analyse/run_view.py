@@ -1,9 +1,10 @@
 """View of a run: its record without the detail of each rank, small enough to keep 10,000 in memory."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from math import isfinite
 from typing import Any
 
@@ -34,19 +35,15 @@ def shortcomings(record: Record) -> list[str]:
     return [*_ranks(record), *_steps(record), *_losses(record)]
 
 
-def _ranks(record: Record) -> list[str]:
+def _ranks(record: Record) -> Iterator[str]:
     planned = record.config.hardware.gpus
     present = [rank["rank"] for rank in record.ranks]
-    found = []
     if missing := sorted(set(range(planned)) - set(present)):
-        found.append(f"no values of rank {', '.join(map(str, missing))} (of {planned})")
-    twice = sorted({str(rank) for rank in present if present.count(rank) > 1})
-    if twice:
-        found.append(f"rank {', '.join(twice)} is there more than once")
-    silent = [str(rank.get("rank")) for rank in record.ranks if rank.get("status", "ok") != "ok"]
-    if silent:
-        found.append(f"rank {', '.join(silent)} did not end as ok")
-    return found
+        yield f"no values of rank {', '.join(map(str, missing))} (of {planned})"
+    if twice := sorted({str(rank) for rank in present if present.count(rank) > 1}):
+        yield f"rank {', '.join(twice)} is there more than once"
+    if silent := [str(rank.get("rank")) for rank in record.ranks if rank.get("status", "ok") != "ok"]:
+        yield f"rank {', '.join(silent)} did not end as ok"
 
 
 def _steps(record: Record) -> list[str]:
@@ -67,14 +64,12 @@ def _has_no_times(rank: Mapping[str, Any]) -> bool:
     return 0 < attached.get("steps", 0) <= slowed
 
 
-def _losses(record: Record) -> list[str]:
+def _losses(record: Record) -> Iterator[str]:
     """Name the first loss of each rank that is not a finite number. Later such losses follow from the first."""
-    found = []
     for rank in record.ranks:
         losses = enumerate(rank.get("losses") or [])
-        wrong = [(step, loss) for step, loss in losses if loss is None or not isfinite(loss)]
-        found += [f"rank {rank.get('rank')}: the loss of step {step} is {loss}" for step, loss in wrong[:1]]
-    return found
+        wrong = (f"step {step} is {loss}" for step, loss in losses if loss is None or not isfinite(loss))
+        yield from (f"rank {rank.get('rank')}: the loss of {first}" for first in islice(wrong, 1))
 
 
 @dataclass

@@ -14,8 +14,7 @@ COMPARED = 30
 """Most steps of equal shape that are compared: the last ones."""
 
 LEAST_COMPARED = 4
-"""Fewest steps of equal shape that show growth. What keeps it is looked for from the second one on, and named at the
-second look."""
+"""Fewest steps of equal shape that show growth: what keeps it is known from the third one on."""
 
 
 class Growth:

@@ -6,9 +6,7 @@ from typing import Any
 import torch
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_FIRST_LINE = re.compile(r"(?:.*:\s*\n)?.*")
-"""The first line of a message, with the next one where it ends with a colon."""
-
+_FIRST_LINE = re.compile(r"(?:.*:\s*\n)?.*")  # with the next one where it ends with a colon
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 _DEVICE_OOM = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 _HOST_OOM = ("can't allocate memory", "Cannot allocate memory", "std::bad_alloc", "cudaHostAlloc", "cudaHostRegister")

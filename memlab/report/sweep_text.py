@@ -157,10 +157,8 @@ class Progress(SweepObserver):
         self.total += count
         self.is_search |= any(job.config.sweep.search != "none" for jobs in to_run for job in jobs)
         self.usd_per_hour = self.usd_per_hour or usd_per_hour(job for jobs in to_run for job in jobs)
-        self.console.print(
-            f"{units.counted(count, 'point')} to run in {_launches(len(to_run))}; {len(known)} known without running",
-            highlight=False,
-        )
+        work = f"{units.counted(count, 'point')} to run in {_launches(len(to_run))}"
+        self.console.print(f"{work}; {len(known)} known without running", highlight=False)
 
     def waiting(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)

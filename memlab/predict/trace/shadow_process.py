@@ -187,9 +187,7 @@ def _reason_of_failure(folder: Path, start: "EngineStart", path: str) -> str:
     return last_exception(next((log for log in logs if log.exists() and log.stat().st_size), folder / LOG))
 
 
-_RANK = re.compile(r"^(?:\[\w+\]:\s*)+")
-"""The rank that torch and torchrun put before a line."""
-
+_RANK = re.compile(r"^(?:\[\w+\]:\s*)+")  # before each line, by torch and torchrun
 _EXCEPTION = re.compile(r"^(?:[\w.]+(?:Error|Exception|Interrupt)|SystemExit)\b(?:.*:\s*\n)?.*", re.M)
 """Line that names an exception, with the next one where it ends with a colon."""
 
