@@ -14,7 +14,7 @@ from typing import Any
 
 from memlab.core.config import Config
 from memlab.predict.time.calibrate import Calibration
-from memlab.predict.time.clocks import Clocks, Costs, clocks
+from memlab.predict.time.clocks import Clocks, Costs
 from memlab.predict.trace.events import Alloc, Free, RecordStream, Synchronize
 from memlab.predict.trace.shared_launch import origin
 from memlab.predict.trace.trace_format import Trace
@@ -30,7 +30,7 @@ def with_release_delays(trace: Trace, config: Config, costs: Costs) -> Trace:
     the same origin in the last step.
     """
     uses = _uses(trace)
-    delays = _delays_of_the_step(trace, clocks(config, costs), uses)
+    delays = _delays_of_the_step(trace, Clocks(config, costs), uses)
     known: dict[tuple, deque[int]] = defaultdict(deque)
     origins = _origins(trace, uses)
     for index, delay in delays.items():

@@ -75,18 +75,6 @@ class Costs:
 LOWER_BOUND = Costs()
 
 
-@dataclass(frozen=True)
-class Speeds:
-    """Speeds of one GPU from the hardware entry, in FLOP/s and bytes/s."""
-
-    half_flops: float
-    single_flops: float
-    tf32_flops: float
-    memory: float
-    link: float
-    host_link: float
-
-
 def missing_specifications(config: Config) -> list[str]:
     """Return the names of the specifications that the hardware entry lacks. Without them no time can be predicted."""
     needed = ["bf16_tflops", "fp32_tflops", "memory_gb_per_s", "host_gb_per_s"]
@@ -100,41 +88,30 @@ def has_clocks(config: Config, traces: Iterable[Trace]) -> bool:
     return not missing_specifications(config) and not any(WORK in trace.unknown for trace in traces)
 
 
-def speeds(config: Config) -> Speeds:
-    """Return the speeds of a hardware entry that has all specifications."""
-    hardware = config.hardware
-    return Speeds(
-        half_flops=hardware.bf16_tflops * 1e12,
-        single_flops=hardware.fp32_tflops * 1e12,
-        tf32_flops=max(hardware.fp32_tflops, TF32_SHARE * hardware.bf16_tflops) * 1e12,
-        memory=hardware.memory_gb_per_s * 1e9,
-        link=(hardware.link_gb_per_s or 0.0) * 1e9,
-        host_link=hardware.host_gb_per_s * 1e9,
-    )
-
-
 def step_seconds(config: Config, traces: Mapping[int, Trace], costs: Costs) -> float:
     """Return the seconds of a step on the slowest traced rank, which all ranks wait for."""
-    return max(clocks(config, costs).step(trace.work) for trace in traces.values())
-
-
-def clocks(config: Config, costs: Costs) -> "Clocks":
-    module_s = costs.module_s + (costs.hook_s if config.zero_stage.stage == 3 else 0.0)
-    host_byte_s = costs.host_byte_s * config.hardware.gpus  # the ranks of a node share its host
-    own = speeds(config)
-    if costs != LOWER_BOUND:
-        own = replace(own, host_link=own.host_link * host_link_share(config.hardware.gpus))
-    return Clocks(own, costs, module_s, host_byte_s)
+    return max(Clocks(config, costs).step(trace.work) for trace in traces.values())
 
 
 class Clocks:
     """The clocks of one rank, in seconds: ``host``, and ``streams`` by stream. ``began``: when the latest kernel,
-    collective or copy began."""
+    collective or copy began. The hardware entry must have all specifications."""
 
-    def __init__(self, speeds: Speeds, costs: Costs, module_s: float, host_byte_s: float):
-        self.speeds, self.costs, self.module_s, self.host_byte_s = speeds, costs, module_s, host_byte_s
+    def __init__(self, config: Config, costs: Costs):
+        hardware = config.hardware
+        self.costs = costs
+        self.module_s = costs.module_s + (costs.hook_s if config.zero_stage.stage == 3 else 0.0)
+        self._host_byte_s = costs.host_byte_s * hardware.gpus  # the ranks of a node share its host
+        tf32_tflops = max(hardware.fp32_tflops, TF32_SHARE * hardware.bf16_tflops)
+        peaks = {SINGLE: hardware.fp32_tflops, HALF: hardware.bf16_tflops, TF32: tf32_tflops}
+        self._by_flops = {precision: costs.compute / (peak * 1e12) for precision, peak in peaks.items()}
+        self._memory = hardware.memory_gb_per_s * 1e9  # bytes/s, as of the links
+        self._link = (hardware.link_gb_per_s or 0.0) * 1e9
+        host_link = hardware.host_gb_per_s * 1e9
+        if costs != LOWER_BOUND:
+            host_link *= host_link_share(hardware.gpus)
         ways = costs.host_link, costs.pageable_link, costs.to_host_converted, costs.from_host_converted
-        self._by_copied_byte = [way / speeds.host_link for way in ways]
+        self._by_copied_byte = [way / host_link for way in ways]
         self.host = 0.0
         self.streams: dict[int, float] = {0: 0.0}
         self.began = 0.0
@@ -152,11 +129,8 @@ class Clocks:
         return max(self.host, self.streams[0])
 
     def run(self, work: Sequence[Item], after_each: Callable[[], None] | None = None) -> None:
-        streams, costs, module_s = self.streams, self.costs, self.module_s
-        peaks = {SINGLE: self.speeds.single_flops, HALF: self.speeds.half_flops, TF32: self.speeds.tf32_flops}
-        by_flops = {precision: costs.compute / peak for precision, peak in peaks.items()}
-        by_byte = costs.memory / self.speeds.memory
-        operator_s = costs.operator_s
+        streams, operator_s, module_s = self.streams, self.costs.operator_s, self.module_s
+        by_flops, by_byte = self._by_flops, self.costs.memory / self._memory
         events: list[float] = []
         collectives: list[float] = []
         item: Any  # of the type that ``kind`` says: comparing types is faster than isinstance
@@ -188,7 +162,7 @@ class Clocks:
                 until = streams.values() if item.event == EVERYTHING else (events[item.event],)
                 self.host = max(self.host, *until)
             elif kind is HostWork:
-                self.host += sum(item.sizes) * self.host_byte_s
+                self.host += sum(item.sizes) * self._host_byte_s
             if after_each:
                 after_each()
 
@@ -197,9 +171,9 @@ class Clocks:
         byte."""
         self.host += self.costs.collective_s
         if item.ranks > 1:
-            seconds = link_bytes(item.kind, item.ranks, item.nbytes) / self.speeds.link * self.costs.link
+            seconds = link_bytes(item.kind, item.ranks, item.nbytes) / self._link * self.costs.link
         else:
-            seconds = 2 * item.nbytes / self.speeds.memory * self.costs.memory
+            seconds = 2 * item.nbytes / self._memory * self.costs.memory
         self.began = max(self.host, self.streams.get(item.stream, 0.0), self.streams.get(COMMUNICATION, 0.0))
         self.streams[COMMUNICATION] = self.began + seconds
         return self.began + seconds

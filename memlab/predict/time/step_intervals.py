@@ -7,12 +7,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from memlab.core.config import Config
-from memlab.predict.time.clocks import COMMUNICATION, Clocks, Costs, clocks
+from memlab.predict.time.clocks import COMMUNICATION, Clocks, Costs
 from memlab.predict.trace.events import BeginPhase
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import Collective, Copy, HostWaits, Item, KernelLaunch
-
-_HOST_CAN_WAIT = (KernelLaunch, Copy, HostWaits)
 
 
 class Interval(NamedTuple):
@@ -50,7 +48,7 @@ def step_intervals(config: Config, work: Sequence[Item], costs: Costs) -> StepIn
 
     The hardware entry must have the speeds for a step time.
     """
-    clock = clocks(config, costs)
+    clock = Clocks(config, costs)
     notes = _Notes()
     ends = []
     for _ in range(3):  # work of the step before and of the next step can lie inside the step
@@ -74,7 +72,7 @@ def event_seconds(config: Config, trace: Trace, costs: Costs) -> dict[int, float
 
     An event happens when the host is done with the item before it, as in memory/release_delay.py.
     """
-    clock = clocks(config, costs)
+    clock = Clocks(config, costs)
     clock.run(trace.work)
     hosts: list[float] = []
     clock.run(trace.work, lambda: hosts.append(clock.host))
@@ -133,7 +131,7 @@ class _Notes:
             nonlocal before
             index, item = next(items)
             busy = before + item.operators * clock.costs.operator_s + item.modules * clock.module_s
-            until = busy if isinstance(item, _HOST_CAN_WAIT) else clock.host
+            until = busy if isinstance(item, KernelLaunch | Copy | HostWaits) else clock.host
             self.host += [Interval(index, before, until), Interval(index, until, clock.host, waits=True)]
             if isinstance(item, KernelLaunch | Copy | Collective):
                 stream = COMMUNICATION if isinstance(item, Collective) else item.stream
