@@ -48,7 +48,9 @@ def test_of_landlock_all_is_claimed_and_without_a_wall_nothing(record):
         effects = {**EFFECTS, "protection": protection}
         return effects_sentences(replace(record(), command={"words": ["train"], "effects": effects}))[0]
 
-    assert first("landlock").endswith("no file outside its run folder changed, and the network was closed.")
+    assert first("landlock").endswith(
+        "no file outside its run folder and /dev/shm changed, and the network was closed."
+    )
     assert first("unprotected").endswith("by system calls of their own, as most Go programs do, is not known.")
     assert "closed" not in first("unprotected")
 
