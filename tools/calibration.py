@@ -1,6 +1,7 @@
 """``python -m tools.calibration RUNS... [--output FILE]``: fit the step time's costs to measured runs."""
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
 from memlab.predict.time.calibrate import SHIPPED, Calibration, calibrate, usable
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
 def described(found: Calibration) -> str:
     """Return the costs and the errors of a calibration as text, a line each."""
     lines = [f"{found.gpu}: {len(found.records)} records of {len(found.errors_by_family)} configurations"]
-    costs = found.costs.to_json()
+    costs = asdict(found.costs)
     width = max(map(len, costs))
     for name, value in costs.items():
         note = "(not determined: at its bound)" if name in found.undetermined else ""

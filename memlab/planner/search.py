@@ -194,14 +194,11 @@ def outcome_of(record: Record) -> Outcome:
     verdict = record.summary.get("verdict", FITS)
     if record.status != "ok" or verdict == DOES_NOT_LAST:
         verdict = DOES_NOT_FIT
-    used, total, reserved, host = (max((rank[key] or 0 for rank in record.ranks), default=0) for key in OF_A_RANK)
+    keys = ("device_used_bytes", "device_total_bytes", "peak_reserved_bytes", "host_peak_bytes")
+    used, total, reserved, host = (max((rank[key] or 0 for rank in record.ranks), default=0) for key in keys)
     names = {name for rank in record.ranks for name in rank["phases"]}
     held = {name: _peak(record, name) + max(0, used - reserved) for name in sorted(names)}
     return Estimate(verdict, used, total - used, host, held)
-
-
-OF_A_RANK = ("device_used_bytes", "device_total_bytes", "peak_reserved_bytes", "host_peak_bytes")
-"""Figures of a rank that an estimate needs."""
 
 
 def _peak(record: Record, phase: str) -> int:

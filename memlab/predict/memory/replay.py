@@ -5,16 +5,8 @@ from typing import Any
 
 from memlab.core.record import BEFORE_STEPS, Phase
 from memlab.predict.allocator import CachingAllocator, Options, OutOfMemory
-from memlab.predict.trace.events import (
-    Alloc,
-    BeginPhase,
-    BeginPoint,
-    EmptyCache,
-    Free,
-    RecordStream,
-    Synchronize,
-)
-from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Synchronize
+from memlab.predict.trace.trace_format import Trace, apply
 
 
 @dataclass(frozen=True)
@@ -102,25 +94,17 @@ class _Runner:
 
     def run(self) -> None:
         allocator, result, highest = self.allocator, self.result, 0
-        event: Any  # of the type that ``kind`` says: comparing types is faster than isinstance
+        event: Any  # of the type that ``kind`` says
         for index, event in enumerate(self.trace.events):
             self.index, kind = index, type(event)
+            apply(event, allocator)
             if kind is Alloc:
-                allocator.malloc(event.key, event.nbytes, event.stream)
                 if allocator.allocated > self.highest.get(self.phase, 0):
                     self.highest[self.phase] = allocator.allocated
                     result.peak_events[self.phase] = index
                     if allocator.allocated > highest:
                         highest = allocator.allocated
                         result.peak_event, result.peak_phase = index, self.phase
-            elif kind is Free:
-                allocator.free(event.key, event.release_delay)
-            elif kind is RecordStream:
-                allocator.record_stream(event.key, event.stream)
-            elif kind is Synchronize:
-                allocator.synchronize(event.requests)
-            elif kind is EmptyCache:
-                allocator.empty_cache()
             elif kind is BeginPhase:
                 self.close_phase()
                 self.phase, self.in_piece = self.trace.phases[event.phase], True

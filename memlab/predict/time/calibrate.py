@@ -62,7 +62,7 @@ class Calibration:
 
     def determined(self) -> dict[str, float]:
         """Return the costs that are determined, without the ones at their bounds."""
-        return {name: cost for name, cost in self.costs.to_json().items() if name not in self.undetermined}
+        return {name: cost for name, cost in asdict(self.costs).items() if name not in self.undetermined}
 
     def to_json(self) -> dict[str, Any]:
         return {JSON_KEYS.get(name, name): value for name, value in asdict(self).items()}
@@ -144,8 +144,7 @@ def check(records: Sequence[Record]) -> None:
 
 def _trace_together(records: Sequence[Record]) -> None:
     """Make the traces that all records need in one process. A failure is reported later, with its record."""
-    configs = [(record.config, record.choices) for record in records]
-    plans = [make_plan(config, choices) for config, choices in configs]
+    plans = [make_plan(record.config, record.choices) for record in records]
     trace_missing(plans, lambda done, of: print(f"\rtraced {done} of {of}", end="", file=sys.stderr))
     print(file=sys.stderr)
 

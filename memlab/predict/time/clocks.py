@@ -8,7 +8,7 @@ link to the host. The waits between them are the ones that the engine requested 
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memlab.core.config import Config
@@ -67,9 +67,6 @@ class Costs:
         """Return the costs with all times of the host's Python code multiplied by ``share``."""
         names = ("operator_s", "module_s", "hook_s", "collective_s")
         return replace(self, **{name: share * getattr(self, name) for name in names})
-
-    def to_json(self) -> dict[str, float]:
-        return asdict(self)
 
 
 LOWER_BOUND = Costs()

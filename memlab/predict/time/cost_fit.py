@@ -7,7 +7,7 @@ for a few rounds: find the slope of each time by each cost, then find the non-ne
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 
 import numpy as np
@@ -17,7 +17,7 @@ from memlab.core.errors import MemlabError
 from memlab.predict.time.clocks import LOWER_BOUND, Costs, step_seconds
 from memlab.predict.trace.trace_format import Trace
 
-NAMES = tuple(LOWER_BOUND.to_json())
+NAMES = tuple(asdict(LOWER_BOUND))
 
 TRIAL = Costs(
     **dict.fromkeys(("compute", "memory", "link", "host_link"), 2.0),

@@ -78,14 +78,11 @@ def predict_step_time(config: Config, traces: Mapping[int, Trace], calibration: 
         return StepTime(bound, Basis(BOUND, reason=why_not_calibrated(config)), bound)
     seconds = step_seconds(config, traces, calibration.costs)
     if depends_on_undetermined(config, traces, calibration.costs, calibration.undetermined):
-        why = f"it depends on what was not calibrated ({', '.join(calibration.undetermined)})"
-        return StepTime(bound, Basis(BOUND, reason=why), bound, seconds, calibration)
-    alone = spends_time_on(config, traces, calibration.costs, calibration.determined_once)
-    why = (
-        f"only one configuration determines {', '.join(calibration.determined_once)}, so the error may be larger"
-        if alone
-        else None
-    )
+        depends = f"it depends on what was not calibrated ({', '.join(calibration.undetermined)})"
+        return StepTime(bound, Basis(BOUND, reason=depends), bound, seconds, calibration)
+    why = None
+    if spends_time_on(config, traces, calibration.costs, calibration.determined_once):
+        why = f"only one configuration determines {', '.join(calibration.determined_once)}, so the error may be larger"
     return StepTime(seconds, Basis(CALIBRATED, calibration.error["p90"], why), bound, seconds, calibration)
 
 
