@@ -104,7 +104,7 @@ def _walk(root: str) -> Iterator[tuple[str, run_cache.Stamp] | Skipped]:
     waiting = [root]
     while waiting:
         folder = waiting.pop()
-        if not _is_utf8(folder):
+        if any("\ud800" <= letter <= "\udfff" for letter in folder):  # Python's stand-ins for bytes that are not UTF-8
             yield Skipped(os.fsencode(folder).decode(errors="replace"), "the folder's name is not UTF-8")
             continue
         try:
@@ -131,11 +131,3 @@ def _below(folder: str, root: str, waiting: list[str]) -> Iterator[Skipped]:
             waiting.append(entry.path)
         elif entry.is_symlink() and os.path.isdir(entry.path) and not Path(entry.path).resolve().is_relative_to(root):
             yield Skipped(entry.path, "a link to another folder; links are not followed")
-
-
-def _is_utf8(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -130,9 +130,8 @@ def to_records(file: Path, study_file: StudyFile, correct_rate: bool = False) ->
     environment = {**ENVIRONMENT, "imported_from": file.name, "rate_corrected": correct_rate}
     for point in points:
         config = _config(study_file, point.value, gpus)
-        ranks = (
-            [] if point.oom else [_rank(rank, point, study_file, config, correct_rate) for rank in sorted(point.ranks)]
-        )
+        ok = [] if point.oom else sorted(point.ranks)
+        ranks = [_rank(rank, point, study_file, config, correct_rate) for rank in ok]
         yield imported_record(config, study_file.choices, environment, ranks, "gpu_oom" if point.oom else "ok")
 
 

@@ -134,9 +134,6 @@ def sum_of(name: str, parts: Iterable[Share]) -> Share:
     return Share(name, sum(part.nbytes for part in found), tuple(found))
 
 
-SAME_VERSION = 0.5
-"""Least share of the lines of a file in one run that the other run has too, if both have the same version of it."""
-
 _Code = tuple[str, str, str]  # file, function, operator
 _Names = dict[tuple[_Code, int], str]  # of a line by its number
 
@@ -175,11 +172,12 @@ def _number(site: Site) -> tuple[_Code, int] | None:
 
 
 def _same_version(file: str, first: Mapping[_Code, set[int]], second: Mapping[_Code, set[int]]) -> bool:
+    """Return whether one run has at least half of the lines of a file that the other run has."""
     one, other = (
         {(code, number) for code, numbers in lines.items() if code[0] == file for number in numbers}
         for lines in (first, second)
     )
-    return len(one & other) >= SAME_VERSION * min(len(one), len(other))
+    return len(one & other) >= 0.5 * min(len(one), len(other))
 
 
 def _renamed(holdings: Sequence[Holding], names: _Names) -> tuple[Holding, ...]:

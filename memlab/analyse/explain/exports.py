@@ -170,9 +170,6 @@ def _frame(file: str, line: int, name: str) -> dict[str, Any]:
 STEP, HOST, GPU_LINK, HOST_LINK, STREAMS = 0, 1, 2, 3, 10
 """Numbers of the rows; streams follow from the last one on, in the order of their numbers in the trace."""
 
-SAMPLES = 20_000
-"""Intervals of a measured history, each with at most four points of the counters."""
-
 Event = dict[str, Any]
 
 
@@ -381,6 +378,6 @@ def _measured(rank: Explained) -> tuple[list[Event], dict[str, Any]]:
     for part in memory.parts:
         interval = Interval(0, seconds[part.begin], seconds[min(part.end, len(seconds) - 1)])
         events.append(_slice(rank, HOST, part.phase or "between phases", interval, step=part.step))
-    for event in memory.sampled(0, len(memory.allocated), SAMPLES):
+    for event in memory.sampled(0, len(memory.allocated), 20_000):  # intervals, each with four points at most
         events += _counters(rank.rank, seconds[event], memory, event)
     return events, {"source": "measured", "rank": rank.rank}

@@ -17,8 +17,6 @@ LEAST_GROWTH = 1 << 20
 LEAST_STEPS = 3
 """Optimizer steps of which the last ones are compared: the first one is not like the others."""
 
-LEAST_BATCHES = 3
-
 MOST_OF_IT = 0.75
 """Least share of the memory that all batches so far would hold, if each held as much for its size as the first one."""
 
@@ -109,10 +107,11 @@ def _grows(held: Sequence[int], sizes: Sequence[int]) -> bool:
     """Return whether the bytes ``held`` when the second, third, ... batch begins grow like the sum of all batches
     before it, whose sizes are ``sizes`` in any unit: then they are not the last batch's alone.
 
-    Where outputs are put together, those of the first batch lie where the model made them, and ``held`` begins with 0.
+    It takes three batches at least. Where outputs are put together, those of the first batch lie where the model made
+    them, and ``held`` begins with 0.
     """
     start = 0 if held and held[0] else 1
-    if len(held) < max(LEAST_BATCHES - 1, start + 2) or not held[start]:
+    if len(held) < start + 2 or not held[start]:
         return False
     until = list(accumulate(sizes))
     each = held[start] / until[start]

@@ -25,7 +25,7 @@ from memlab.core.schema import check_of
 from memlab.core.value_types import Bytes, Count
 from memlab.files.json_file import read_json
 from memlab.files.regular_file import open_regular
-from memlab.predict.allocator import Options, RecordingAllocator, parse
+from memlab.predict.allocator import RecordingAllocator, parse
 from memlab.predict.memory.ledger import moments
 from memlab.predict.trace.trace_format import Piece
 from memlab.runs.folder import RunFolder
@@ -136,15 +136,11 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
             values.get("last_parts"),
             values.get("snapshot_sha256", ""),
         )
-        return marks, _driver(values["outside"], values.get("device", 0))
+        outside, device = values["outside"], values.get("device", 0)
+        pid, devices = str(outside["pid"]), outside.get("devices", {device: outside})  # older: the readings of one GPU
+        return marks, Driver(pid, device, {int(index): _readings(each, pid) for index, each in devices.items()})
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
-
-
-def _driver(values: dict[str, Any], device: int) -> Driver:
-    pid = str(values["pid"])
-    devices = values.get("devices", {device: values})  # older marks have the readings of one GPU
-    return Driver(pid, device, {int(index): _readings(each, pid) for index, each in devices.items()})
 
 
 def _readings(values: dict[str, Any], pid: str) -> Readings:
@@ -226,7 +222,10 @@ class RecordedRanks:
         if not _are_together(snapshot_file, snapshot, marks, readings):
             raise RecordError(f"{marks_file}: not from the recording of {snapshot_file.name}")
         settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-        options = _options(settings, snapshot_file)
+        try:
+            options = parse(settings)
+        except ConfigError as error:
+            raise RecordError(f"{snapshot_file}: {error}") from error
         recorder = partial(RecordingAllocator, options, addresses=measured.segments, before=measured.before)
         history = History(measured.trace, settings, recorder, measured.seconds)
         others = [] if readings.gpu is None else self._processes
@@ -267,13 +266,6 @@ def _are_together(file: Path, snapshot: Snapshot, marks: Marks, readings: Readin
         return True
     first, last = snapshot.entries[0].time_us, snapshot.entries[-1].time_us
     return not last or (readings.readings[0].time_us <= last and first <= readings.readings[-1].until_us)
-
-
-def _options(settings: str, file: Path) -> Options:
-    try:
-        return parse(settings)
-    except ConfigError as error:
-        raise RecordError(f"{file}: {error}") from error
 
 
 def _out_of_memory(

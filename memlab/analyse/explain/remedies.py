@@ -16,9 +16,6 @@ from memlab.predict.memory.rank_results import gpu_memory, needs
 from memlab.predict.time.calibrate import resolve
 from memlab.predict.time.step_time import StepTime, predict_step_time, predict_steps
 
-TOO_LITTLE = 0.01
-"""Share of the memory at the peak. A change that can take off less than this at most is not predicted."""
-
 
 @dataclass(frozen=True)
 class Needs:
@@ -86,9 +83,10 @@ def remedies(record: Record, runs: ChangedRuns, most: int) -> Remedies:
 def choose(changes: Sequence[Change], held: Mapping[str, int], most: int) -> tuple[list[Change], list[Change]]:
     """Return the changes to predict, at most ``most``, and the others that could take something off.
 
-    ``held``: kind -> bytes at the peak. The change that can take off the most comes first.
+    ``held``: kind -> bytes at the peak. The change that can take off the most comes first; one that can take off no
+    more than a hundredth is left out.
     """
-    least = TOO_LITTLE * sum(held.values())
+    least = 0.01 * sum(held.values())
     able = [change for change in changes if change.at_most(held) > least]
     able.sort(key=lambda change: -change.at_most(held))
     return able[:most], able[most:]

@@ -135,9 +135,6 @@ NOT_RECORDED = "not recorded: activations, temporaries, buffers of libraries"
 SMALL_BYTES = 64 << 10
 """Allocations below this share one site, as in a prediction (shadow/allocation_sites.py)."""
 
-LONGEST_NUMBER = 19
-"""Digits of a number in a label, at most: a longer one is not the meters'."""
-
 WAITING_STREAM = -1
 """First of the streams that stand for those that freed blocks waited for: the history does not say which they were. The
 others follow below."""
@@ -376,9 +373,10 @@ class _Builder:
 
 @cache
 def piece_and_module(label: str) -> tuple[int, str]:
-    """Return the number of the piece and the module in the label of an entry; -1 and empty where it has none."""
+    """Return the number of the piece and the module in the label of an entry; -1 and empty where it has none. A number
+    of 19 digits or more is not the meters'."""
     number, _, module = label.partition("|")
-    return (int(number), module) if number.isdecimal() and len(number) < LONGEST_NUMBER else (-1, "")
+    return (int(number), module) if number.isdecimal() and len(number) < 19 else (-1, "")
 
 
 def _segments_before(snapshot: Snapshot) -> list[Segment]:
