@@ -6,11 +6,9 @@ since the script's own last reset.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-READ = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
-RESET_PEAKS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
-RESET_TOTALS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
 TOTALS = ("num_alloc_retries", "num_ooms")
 
 
@@ -39,37 +37,28 @@ class Counters:
     def install(self) -> None:
         """Give the script functions with its own view."""
         for names, stand_in in (
-            (READ, self._script_reads),
-            (RESET_PEAKS, self._script_resets_peaks),
-            (RESET_TOTALS, self._script_resets_totals),
+            (("_cuda_memoryStats", "_accelerator_getDeviceStats"), self._script_reads),
+            (("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"), self._script_resets_peaks),
+            (("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats"), self._script_resets_totals),
         ):
             for name in names:
                 if hasattr(self.functions, name):
-                    setattr(self.functions, name, stand_in(getattr(self.functions, name)))
+                    setattr(self.functions, name, partial(stand_in, getattr(self.functions, name)))
 
-    def _script_reads(self, read: Callable) -> Callable:
-        def script_stats(device: int) -> dict[str, Any]:
-            stats = read(device)
-            _raise(stats, self._carried.get(device, {}))
-            return stats
+    def _script_reads(self, read: Callable, device: int) -> dict[str, Any]:
+        stats = read(device)
+        _raise(stats, self._carried.get(device, {}))
+        return stats
 
-        return script_stats
+    def _script_resets_peaks(self, reset: Callable, device: int) -> None:
+        self.before_script_reset(device)
+        self._carried.pop(device, None)
+        reset(device)
 
-    def _script_resets_peaks(self, reset: Callable) -> Callable:
-        def script_reset(device: int) -> None:
-            self.before_script_reset(device)
-            self._carried.pop(device, None)
-            reset(device)
-
-        return script_reset
-
-    def _script_resets_totals(self, reset: Callable) -> Callable:
-        def script_reset(device: int) -> None:
-            totals = dict(zip(TOTALS, self.totals(device, self.read(device)), strict=True))
-            reset(device)
-            self._totals[device] = totals
-
-        return script_reset
+    def _script_resets_totals(self, reset: Callable, device: int) -> None:
+        totals = dict(zip(TOTALS, self.totals(device, self.read(device)), strict=True))
+        reset(device)
+        self._totals[device] = totals
 
 
 def peaks_of(stats: dict[str, Any]) -> tuple[int, int, int]:

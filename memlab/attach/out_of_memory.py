@@ -127,12 +127,14 @@ class OutOfMemoryKeeper:
         now = time.time_ns() // 1000
         ownership = Ownership(_optimizers, snapshot_files.address)
         ownership.search()
+        owners = ownership.now()
+        _add_deepspeed_buffers(owners)
         marks = {
             "device": request.device,
             "first_piece": 0,
             "pieces": [{"phase": phase, "step": step, "where": where, "ends_phase": False}],
             "last_parts": [part._asdict() for part in self._parts],
-            "owners": to_json({0: _owners(ownership)}),
+            "owners": to_json({0: owners}),
             "outside": _outside(phase),
         }
         snapshot = snapshot_files.take()
@@ -163,17 +165,10 @@ def _optimizers() -> list[torch.optim.Optimizer]:
     return [each for each in model_tree.objects_of(torch.optim.Optimizer) if hasattr(each, "param_groups")]
 
 
-def _owners(ownership: Ownership) -> dict[int, Owner]:
-    """Return address -> owner."""
-    found = ownership.now()
-    _add_deepspeed_buffers(found)
-    return found
-
-
 @contained
 def _add_deepspeed_buffers(owners: dict[int, Owner]) -> None:
-    """Add the owners of what has none so far. Another version of DeepSpeed may hold its buffers otherwise: then they
-    get no name."""
+    """Add to address -> owner what has no owner so far. Another version of DeepSpeed may hold its buffers otherwise:
+    then they get no name."""
     for tensor, owner in owned():
         if (address := snapshot_files.address(tensor)) is not None:
             owners.setdefault(address, owner)

@@ -1,7 +1,6 @@
 """Peaks of a phase or of a step, folded together from readings."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from .memory import Reading
 
@@ -37,6 +36,3 @@ class Peaks:
         self.host_peak_bytes = max(self.host_peak_bytes or 0, reading.host_peak)
         self.end_allocated_bytes, self.host_rss_bytes = reading.allocated, reading.host_rss
         return rises
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

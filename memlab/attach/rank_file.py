@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ class RankFile:
             "micro_batches": session.micro_batches,
             "peak": session.figures.peak,
             "growth": session.growth.facts(outcome["ended"]),
-            "phases": {name: peaks.to_json() for name, peaks in session.figures.phases.items()},
+            "phases": {name: asdict(peaks) for name, peaks in session.figures.phases.items()},
             "other_devices": [
                 {"device": f"cuda:{index}", "peak_allocated_bytes": allocated, "peak_reserved_bytes": reserved}
                 for index, (allocated, reserved) in session.memory.others().items()

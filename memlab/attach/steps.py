@@ -46,6 +46,10 @@ class Step:
         self.micro_batches += 1
         self.size = size if self.size is None else self.size + size
 
+    def lasted(self, end: Mark) -> float:
+        """Return the seconds until a past ``end``, without evaluations and savings."""
+        return max(seconds(self.begin, end) - sum(seconds(*marks) for marks in self.beside), 0.0)
+
     def row(self, skipped: bool) -> dict[str, Any]:
         """Return the figures of the step, without its seconds."""
         size, peaks = self.size or Size(), self.peaks
@@ -81,30 +85,12 @@ def since(before: int | None, now: int | None) -> int | None:
     return None if now is None else now - (before or 0)
 
 
-@dataclass
-class _Pending:
-    row: dict[str, Any]
-    begin: Mark
-    end: Mark
-    beside: list[tuple[Mark, Mark]]
-    is_timed: bool
-
-    @property
-    def is_past(self) -> bool:
-        return self.begin.is_past and self.end.is_past
-
-    def finish(self) -> None:
-        if self.is_timed:
-            beside = sum(seconds(*marks) for marks in self.beside)
-            self.row["seconds"] = max(seconds(self.begin, self.end) - beside, 0.0)
-
-
 class Rows:
     """Rows of all steps. A row waits for the device to reach the end of its step; the host never waits."""
 
     def __init__(self):
         self.seconds: list[float | None] = []
-        self._pending: list[_Pending] = []
+        self._pending: list[tuple[Step, Mark, dict[str, Any], bool]] = []  # step, its end, its row, whether it is timed
         self._unwritten = b""  # lines that have no file yet, or no room on the disk
         self._file: FileIO | None = None
 
@@ -116,17 +102,21 @@ class Rows:
 
     def add(self, step: Step, end: Mark, skipped: bool, is_timed: bool = True) -> None:
         """Add a step that has ended. ``is_timed``: whether its time is the script's own; else it has no seconds."""
-        self._pending.append(_Pending(step.row(skipped), step.begin, end, step.beside, is_timed))
+        self._pending.append((step, end, step.row(skipped), is_timed))
         self.flush()
 
     def flush(self, at_last: bool = False) -> None:
         """Write the rows whose steps the device has done; ``at_last``: the others, too, without their seconds."""
-        while self._pending and (self._pending[0].is_past or at_last):
-            pending = self._pending.pop(0)
-            if pending.is_past:
-                pending.finish()
-            self.seconds.append(pending.row["seconds"])
-            self._unwritten += json.dumps(pending.row).encode() + b"\n"
+        while self._pending:
+            step, end, row, is_timed = self._pending[0]
+            is_past = step.begin.is_past and end.is_past
+            if not is_past and not at_last:
+                break
+            del self._pending[0]
+            if is_past and is_timed:
+                row["seconds"] = step.lasted(end)
+            self.seconds.append(row["seconds"])
+            self._unwritten += json.dumps(row).encode() + b"\n"
         self._write()
 
     def finish(self) -> None:

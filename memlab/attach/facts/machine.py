@@ -13,17 +13,12 @@ import torch
 
 from ...files.redaction import is_secret_name
 
-DISTRIBUTIONS = {
-    **{name: name for name in ("torch", "transformers", "deepspeed", "accelerate", "trl", "peft", "datasets")},
-    **{
-        name: name
-        for name in ("bitsandbytes", "triton", "axolotl", "llamafactory", "unsloth", "torchtitan", "lightning")
-    },
-    "flash_attn": "flash-attn",
-    "liger_kernel": "liger-kernel",
-    "xformers": "xformers",
-}
-"""Module -> its distribution."""
+MODULES = (
+    *("torch", "transformers", "deepspeed", "accelerate", "trl", "peft", "datasets"),
+    *("bitsandbytes", "triton", "axolotl", "llamafactory", "unsloth", "torchtitan", "lightning"),
+    *("flash_attn", "liger_kernel", "xformers"),
+)
+"""Modules whose distribution has the same name, but for hyphens."""
 
 _VARIABLES = re.compile(
     r"(PYTORCH|TORCH|NCCL|CUDA|CUBLAS|OMP|MKL|ACCELERATE|DS|TRANSFORMERS|HF)_\w+|LOCAL_WORLD_SIZE|WORLD_SIZE"
@@ -33,8 +28,9 @@ _VARIABLES = re.compile(
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the distributions that the process has imported."""
     found = {"python": platform.python_version()}
-    for module, distribution in DISTRIBUTIONS.items():
+    for module in MODULES:
         if module in sys.modules:
+            distribution = module.replace("_", "-")
             try:
                 found[distribution] = metadata.version(distribution)
             except metadata.PackageNotFoundError:

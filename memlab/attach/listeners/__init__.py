@@ -4,20 +4,23 @@ It is called after the import of the library's module, and makes the session hea
 changed its names is noted as a failure of memlab and is not listened to; the others are.
 """
 
+from functools import partial
 from types import ModuleType
 
 from .. import import_hook
 from ..own_errors import note
+from ..phases import LOAD, SAVE
 from ..session import Session
-from . import accelerate, build_locks, datasets, deepspeed, saving, torch, transformers
+from . import accelerate, build_locks, datasets, deepspeed, torch, transformers
+from .wrap import during
 
 LISTENERS = {
     "torch.nn.parallel.distributed": torch.listen_to_ddp,
     "torch.distributed.fsdp": torch.listen_to_fsdp,
     "torch.distributed._composable.fsdp": torch.listen_to_fsdp2,  # its place before torch 2.6
-    "torch.distributed.checkpoint": saving.listen_to_distributed_checkpoints,
+    "torch.distributed.checkpoint": partial(during, phases={"save": SAVE, "async_save": SAVE, "load": LOAD}),
     "lomo_optim": torch.listen_to_lomo,
-    "safetensors.torch": saving.listen_to_safetensors,
+    "safetensors.torch": partial(during, phases={"save_file": SAVE, "load_file": LOAD}),
     "torch.utils.file_baton": build_locks.listen,
     "deepspeed": deepspeed.listen,
     "transformers.modeling_utils": transformers.listen_to_models,

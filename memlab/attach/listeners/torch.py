@@ -11,9 +11,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..own_errors import contained
-from ..phases import BACKWARD, ENGINE_INIT, OPTIMIZER_STEP
+from ..phases import BACKWARD, ENGINE_INIT, LOAD, OPTIMIZER_STEP, SAVE
 from ..session import Session
-from .saving import listen_to_torch
 from .wrap import during, listening
 
 
@@ -22,7 +21,8 @@ def listen(session: Session) -> None:
     during(torch.autograd, session, {"backward": BACKWARD})
     listening(torch.nn.Module, "eval", before=session.evaluation_begins)
     _loaders(session)
-    listen_to_torch(session)
+    during(torch.serialization, session, {"save": SAVE, "load": LOAD})
+    torch.save, torch.load = torch.serialization.save, torch.serialization.load
     listening(sys, "exit", before=lambda code=None, /: session.exits(code))
     # when the script first uses CUDA
     torch.cuda._lazy_call(contained(lambda: torch._C._cuda_attach_out_of_memory_observer(session.runs_out_of_memory)))
