@@ -41,11 +41,10 @@ class Batches(Dataset):
     ):
         """``shift_labels``: the model accepts labels that are already shifted; otherwise it shifts them itself."""
         self.shapes = [shape for shape in shapes for _ in range(shape.batches)]
-        self.make = (
-            _random_batch(vocabulary, shift_labels)
-            if config.data.source == "random"
-            else _text_batch(config, vocabulary, rank, world_size)
-        )
+        if config.data.source == "random":
+            self.make = _random_batch(vocabulary, shift_labels)
+        else:
+            self.make = _text_batch(config, vocabulary, rank, world_size)
         self.seed = config.seed * 1_000_003 + rank
 
     def __len__(self) -> int:

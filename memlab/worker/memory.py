@@ -297,8 +297,3 @@ class _Nvml:
             return question(self.handle)
         except self.pynvml.NVMLError:
             return None
-
-
-def rank_device(kind: str, local_rank: int) -> CpuDevice | CudaDevice:
-    """Return the device of this rank. ``kind`` is ``hardware.device`` of the configuration."""
-    return CpuDevice() if kind == "cpu" else CudaDevice(local_rank)

@@ -60,12 +60,9 @@ def problem_of(model: Model) -> str | None:
     except ConfigError as error:
         return str(error)
     except Exception as error:
-        needs_own_code = "trust_remote_code" in str(error)
-        reason = (
-            "it needs code of its own, which runs with model.trust_remote_code=true"
-            if needs_own_code
-            else _reason(error)
-        )
+        reason = _reason(error)
+        if "trust_remote_code" in str(error):
+            reason = "it needs code of its own, which runs with model.trust_remote_code=true"
         return f"model.path={model.path}: {reason}"
     for size in SIZES:
         value = getattr(config, size, None)

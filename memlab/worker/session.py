@@ -22,14 +22,15 @@ from memlab.attach.facts.models import parameter_counts
 from memlab.attach.memory_history import MemoryHistory
 from memlab.attach.out_of_memory import FailedRequest, OutOfMemoryKeeper
 from memlab.attach.script_errors import describe
+from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.core.record import BEFORE_STEPS, MODEL_FLOPS, RankResult, left_out
 from memlab.files.json_file import write_json
 from memlab.runs.folder import RunFolder
 from memlab.system.shared_memory import segment
-from memlab.worker.data import Batches
+from memlab.worker.data import Batches, Shape
 from memlab.worker.flops import model_flops
-from memlab.worker.memory import rank_device
+from memlab.worker.memory import CpuDevice, CudaDevice
 from memlab.worker.model import base_model, build_model
 from memlab.worker.output import write_output_to
 from memlab.worker.point import Point
@@ -79,7 +80,8 @@ class Session:
         self.config = self.plans[0].config
         self.rank = rank
         self.history = self.start_history(folders[0])
-        self.device = rank_device(self.config.hardware.device, int(os.environ["LOCAL_RANK"]))
+        is_cpu, local_rank = self.config.hardware.device == "cpu", int(os.environ["LOCAL_RANK"])
+        self.device: CpuDevice | CudaDevice = CpuDevice() if is_cpu else CudaDevice(local_rank)
         self.points = [
             Point(folder, plan.config, rank, self.device) for folder, plan in zip(folders, self.plans, strict=True)
         ]
@@ -89,7 +91,7 @@ class Session:
         self.device.memory.on_leaving = self.phase_ends
         if self.history is not None:
             self.points[0].on_warm = self.history.keep
-        if self.config.hardware.device != "cpu":
+        if not is_cpu:
             torch._C._cuda_attach_out_of_memory_observer(self.runs_out_of_memory)
 
     @property
@@ -107,15 +109,15 @@ class Session:
         if self.config.hardware.device == "cpu":
             map_and_release(self.rank)
         memory.install()
-        if self.config.measure.profile:
-            self.mark_phases()
         began = time.perf_counter()
         gc.collect()  # so that which cycles are freed in this phase does not depend on what ran before
         with memory.phase("model_build"):
             model = build_model(self.config, self.device.torch_device)
         self.note("build_s", began)
         self.describe_model(model)
-        trainer = PointsTrainer(model, arguments, self.batches(model), on_loss=self.add_loss)
+        shapes, world_size = [point.shape for point in self.points], int(os.environ["WORLD_SIZE"])
+        batches = batches_for(model, self.config, shapes, self.rank, world_size)
+        trainer = PointsTrainer(model, arguments, batches, on_loss=lambda loss: self.point.losses.append(loss))
         trainer.add_callback(Steps(self, trainer))
         self.began_init = time.perf_counter()
         memory.enter("engine_init")
@@ -133,12 +135,14 @@ class Session:
         )
 
     def phase_ends(self, phase: str | None) -> None:
-        """Note a phase for the history, and for an out-of-memory."""
+        """Note a phase for the history, for an out-of-memory, and in the profile."""
         phase, step, where = self.piece(phase)
         allocated, peak_allocated, _, peak_reserved = self.device.memory.latest
         self.keeper.part_ends(phase, step, allocated, peak_allocated, peak_reserved)
         if self.history is not None:
             self.history.piece_ends(phase, step, where, ends_phase=True)
+        if self.point.profiler:
+            self.point.profiler.piece_ends(phase)
 
     def runs_out_of_memory(self, device: int, requested: int, limit: int, free: int) -> None:
         """Keep what the allocator holds: torch calls this when a request has failed."""
@@ -152,27 +156,6 @@ class Session:
     def piece(self, phase: str | None) -> tuple[str | None, int | None, None]:
         """Return phase and step (from 1) of a part of the run. No line of a script belongs to it."""
         return phase, None if phase is None or phase in BEFORE_STEPS else self.point.step + 1, None
-
-    def mark_phases(self) -> None:
-        """Mark the end of each phase in the profile."""
-        leaving = self.device.memory.on_leaving
-
-        def mark(phase: str | None) -> None:
-            leaving(phase)
-            if self.point.profiler:
-                self.point.profiler.piece_ends(phase)
-
-        self.device.memory.on_leaving = mark
-
-    def batches(self, model: torch.nn.Module) -> Batches:
-        return Batches(
-            self.config,
-            [point.shape for point in self.points],
-            vocabulary=model.config.get_text_config().vocab_size,
-            rank=self.rank,
-            world_size=int(os.environ["WORLD_SIZE"]),
-            shift_labels=_passes_arguments_to_loss(model),
-        )
 
     def describe_model(self, model: torch.nn.Module) -> None:
         parameters, trainable = parameter_counts(model)
@@ -199,9 +182,6 @@ class Session:
 
     def phase_namer(self, phase: str) -> Callable[[], str]:
         return lambda: self.point.phase(phase)
-
-    def add_loss(self, loss: torch.Tensor) -> None:
-        self.point.losses.append(loss)
 
     def step_begin(self) -> None:
         if self.point.step == 0:
@@ -295,7 +275,15 @@ def training_arguments(plan: Plan, folder: RunFolder, steps: int) -> TrainingArg
     return TrainingArguments(**{**plan.training_args, **changed})
 
 
-def _passes_arguments_to_loss(model: torch.nn.Module) -> bool:
-    """Whether ``forward`` passes keyword arguments to the loss function, determined as Trainer does it."""
+def batches_for(model: torch.nn.Module, config: Config, shapes: Sequence[Shape], rank: int, world_size: int) -> Batches:
+    """Make the batches of a rank. The model accepts shifted labels if ``forward`` passes keyword arguments to the loss
+    function, determined as Trainer does it."""
     parameters = inspect.signature(base_model(model).forward).parameters.values()
-    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    return Batches(
+        config,
+        shapes,
+        vocabulary=model.config.get_text_config().vocab_size,
+        rank=rank,
+        world_size=world_size,
+        shift_labels=any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters),
+    )

@@ -251,7 +251,9 @@ def test_memlabs_own_training_keeps_it_once_the_recording_is_over(keeper, tmp_pa
     memory = SimpleNamespace(current="backward", latest=(1, 2, 3, 4))
     history = SimpleNamespace(records=is_recorded, out_of_memory=lambda request: heard.append("history"))
     history.piece_ends = lambda *piece, ends_phase: heard.append(piece)
-    session = SimpleNamespace(device=SimpleNamespace(memory=memory), history=history, keeper=keeper)
+    session = SimpleNamespace(
+        device=SimpleNamespace(memory=memory), history=history, keeper=keeper, point=SimpleNamespace(profiler=None)
+    )
     session.piece = lambda phase: (phase, 5, None)
     OwnTraining.phase_ends(session, "forward")
     OwnTraining.runs_out_of_memory(session, *REQUEST)

@@ -19,14 +19,14 @@ from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.memory_events import OwnedBlocks, block_of
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.runs.folder import RunFolder
-from memlab.worker.data import Batches, Shape
+from memlab.worker.data import Shape
 from memlab.worker.flops import model_flops
 from memlab.worker.model import build_model
 from memlab.worker.session import (
     ENGINE_PHASES,
     PointsTrainer,
     Steps,
-    _passes_arguments_to_loss,
+    batches_for,
     optimizers_of,
     training_arguments,
 )
@@ -62,23 +62,14 @@ class Shadow:
         with left_out(MODEL_FLOPS, trace.unknown):
             trace.model_flops = _flops_by_token_and_pair(model)
         self.recorder.sites.follow_modules(on_entering=self.recorder.counter.module)
-        self.batches = self._batches(model)
+        shape = self._shape(self.config.batch.micro, self.config.seq_len.tokens)
+        self.batches = batches_for(model, self.config, [shape], trace.rank, trace.world_size)
         trainer = PointsTrainer(model, arguments, self.batches, on_loss=lambda loss: None)
         trainer.add_callback(Steps(self, trainer))
         self.recorder.phase("engine_init")
         trainer.train()
         name_kinds(trace, self.recorder.sites.vocabularies)
         self.owned.write()
-
-    def _batches(self, model: torch.nn.Module) -> Batches:
-        return Batches(
-            self.config,
-            [self._shape(self.config.batch.micro, self.config.seq_len.tokens)],
-            vocabulary=model.config.get_text_config().vocab_size,
-            rank=self.recorder.trace.rank,
-            world_size=self.recorder.trace.world_size,
-            shift_labels=_passes_arguments_to_loss(model),
-        )
 
     def _shape(self, micro: int, tokens: int) -> Shape:
         return Shape(micro, tokens, self.config.batch.accumulation * self.steps)
