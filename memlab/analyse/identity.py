@@ -97,23 +97,18 @@ def families(runs: Sequence[RunView], without: Iterable[str] = SHAPE) -> list[li
     texts: dict[tuple[str, int], str] = {}
 
     def text(name: str, part: Any) -> str:
-        """Return the part as text, made once for all runs that share the part."""
+        """Return the part without the removed keys as text, made once for all runs that share the part."""
         place = (name, id(part))
         if place not in texts:
-            texts[place] = _text_without(name, part, removed)
+            if isinstance(part, dict):
+                part = {key: value for key, value in flatten(part, f"{name}.").items() if key not in removed}
+            texts[place] = json.dumps(part, sort_keys=True)
         return texts[place]
 
     def key(run: RunView) -> tuple[str | None, ...]:
         return None if MODE in removed else run.source, *(text(name, run.config.get(name)) for name in compared)
 
     return list(grouped(runs, key).values())
-
-
-def _text_without(name: str, part: Any, removed: Container[str]) -> str:
-    """Return one entry of a configuration as text, without the dotted keys in ``removed``."""
-    if isinstance(part, dict):
-        part = {key: value for key, value in flatten(part, f"{name}.").items() if key not in removed}
-    return json.dumps(part, sort_keys=True)
 
 
 def configurations(runs: Iterable[RunView]) -> dict[str, list[RunView]]:

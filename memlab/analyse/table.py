@@ -120,19 +120,15 @@ def _phase_rows(rank: dict[str, Any], folder: RunFolder) -> Iterator[dict[str, A
 
 def _step_rows(rank: dict[str, Any], folder: RunFolder) -> Iterator[dict[str, Any]]:
     if rank["attached"] is not None:
-        yield from _command_steps(rank, folder)
+        count = len(rank["warmup_seconds"])
+        for step, row in enumerate(read_rows(folder.step_rows(rank["rank"])), start=1):
+            known = {"rank": rank["rank"], "step": step, "warmup": step <= count, "seconds": row.get("seconds")}
+            yield known | {key: row.get(key) for key in STEP_QUANTITIES}
         return
     warmup, losses = rank.get("warmup_seconds", []), rank.get("losses", [])
     for step, seconds in enumerate([*warmup, *rank.get("step_seconds", [])]):
         loss = losses[step] if step < len(losses) else None
         yield {"rank": rank.get("rank"), "step": step, "warmup": step < len(warmup), "seconds": seconds, "loss": loss}
-
-
-def _command_steps(rank: dict[str, Any], folder: RunFolder) -> Iterator[dict[str, Any]]:
-    warmup = len(rank["warmup_seconds"])
-    for step, row in enumerate(read_rows(folder.step_rows(rank["rank"])), start=1):
-        known = {"rank": rank["rank"], "step": step, "warmup": step <= warmup, "seconds": row.get("seconds")}
-        yield known | {key: row.get(key) for key in STEP_QUANTITIES}
 
 
 def _columns_at(dictionaries: Sequence[dict[str, Any]], keys: Sequence[str]) -> dict[str, list[Any]]:

@@ -40,7 +40,10 @@ def show_explained(rank: Explained, out: Console, depth: int) -> None:
     """Print the findings of a rank, its memory at the peak, and each phase. ``depth``: levels of the tree."""
     show_findings(findings(rank), out)
     if rank.oom:
-        _show_out_of_memory(rank, rank.oom, out)
+        for sentence in failure_sentences(rank, rank.oom):
+            say(sentence, out, "bold")
+        if (before := what_came_before(rank.oom)).rows:
+            show_text_table(before, out)
         show_text_table(accounting_table(rank, depth), out)
     if rank.has_history:
         if rank.oom and rank.oom.last_parts is not None:
@@ -84,14 +87,6 @@ def accounting_table(rank: Explained, depth: int) -> TextTable:
         for level, share in _rows(tree, depth, tree.nbytes * SMALLEST, lambda share: abs(share.nbytes))
     ]
     return TextTable(("GiB", "%", f"memory {title}, rank {rank.rank}"), rows, numbers=(0, 1))
-
-
-def _show_out_of_memory(rank: Explained, oom: OutOfMemory, out: Console) -> None:
-    """Print which request failed, and what came before it."""
-    for sentence in failure_sentences(rank, oom):
-        say(sentence, out, "bold")
-    if (before := what_came_before(oom)).rows:
-        show_text_table(before, out)
 
 
 def run_of_phase(rank: Explained, phase: str) -> PhaseRun:

@@ -1,6 +1,6 @@
 """Text of findings: one sentence each, with the size, what holds the memory, and the line that requested it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -77,10 +77,9 @@ def sentence(finding: Finding) -> str:
     return text + KEEPS_GRAPH if keeps_graph else text
 
 
-def _named(parts: Iterable[tuple[str, int]]) -> str:
-    named = list(parts)
-    text = ", ".join(f"{name} {units.size(nbytes)}" for name, nbytes in named[:PARTS])
-    return text if len(named) <= PARTS else f"{text}, and {len(named) - PARTS} more"
+def _named(parts: Sequence[tuple[str, int]]) -> str:
+    text = ", ".join(f"{name} {units.size(nbytes)}" for name, nbytes in parts[:PARTS])
+    return text if len(parts) <= PARTS else f"{text}, and {len(parts) - PARTS} more"
 
 
 def _line(finding: Finding) -> str:

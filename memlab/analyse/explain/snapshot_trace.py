@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
+from operator import attrgetter
 from typing import TypedDict
 
 from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, Entry, Frame, LiveBlock, Segment, Snapshot, Stack
 from memlab.attach.owner import Owner
+from memlab.core.grouping import grouped
 from memlab.core.sizes import MIB
 from memlab.core.value_types import Bytes, Count
 from memlab.predict.allocator import Before
@@ -260,14 +262,9 @@ class _Builder:
         there = _segments_before(self.snapshot)
         before = Before([(each.address, each.nbytes, self._stream(each.stream)) for each in there], self.places)
         oom = failed and self._failed(failed)
-        return MeasuredTrace(self.trace, after_each, self._segments(), before, seconds, oom)
-
-    def _segments(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = defaultdict(list)
-        for entry in self.snapshot.entries:
-            if entry.action == "segment_alloc":
-                found[entry.nbytes].append(entry.address)
-        return found
+        new = grouped((entry for entry in entries if entry.action == "segment_alloc"), attrgetter("nbytes"))
+        segments = {size: [entry.address for entry in found] for size, found in new.items()}
+        return MeasuredTrace(self.trace, after_each, segments, before, seconds, oom)
 
     def _failed(self, entry: Entry) -> FailedRequest:
         site = self.site_of(entry.stack, self._module_of(entry), self._phase())

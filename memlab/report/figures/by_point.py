@@ -251,11 +251,8 @@ def step_memory(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
 
 
 def _largest(members: list[RunView]) -> tuple[RunView, Mapping[str, Any]] | None:
-    for run in sorted((run for run in members if run.fits_and_lasts), key=tokens_of, reverse=True):
-        curve = _curve(run)
-        if curve:
-            return run, curve
-    return None
+    largest_first = sorted((run for run in members if run.fits_and_lasts), key=tokens_of, reverse=True)
+    return next(((run, curve) for run in largest_first if (curve := _curve(run))), None)
 
 
 def _curve(run: RunView) -> Mapping[str, Any] | None:

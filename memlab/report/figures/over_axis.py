@@ -132,9 +132,6 @@ def _panel(axes: Any, each: Fit, look: Style) -> None:
 BASE, OTHER = OKABE_ITO[0][0], OKABE_ITO[1][0]
 """Fixed colours: the two lines are options, and an option may have several configurations."""
 
-Group = tuple[str, str, str, int]
-"""Configuration shared by both options, base option, other option, micro batch."""
-
 
 def overlays(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     """Draw each two options of each axis, for every configuration with three or more sequence lengths of both."""
@@ -182,8 +179,9 @@ def overlay(sheet: Sheet, pairs: Sequence[Pair], title: str, notes: Sequence[str
     return canvas.finish(figure, sheet, title, notes)
 
 
-def _lines(effects: Effects, least: int) -> dict[Group, list[Pair]]:
-    """Group the pairs into lines, and keep lines of at least ``least`` pairs."""
+def _lines(effects: Effects, least: int) -> dict[tuple[str, str, str, int], list[Pair]]:
+    """Group the pairs into lines by the configuration that both options share, the options, and the micro batch; keep
+    lines of at least ``least`` pairs."""
     groups = grouped(effects.pairs, lambda pair: (pair.where, pair.base, pair.other, pair.micro))
     return {group: pairs for group, pairs in groups.items() if len(pairs) >= least}
 

@@ -68,7 +68,7 @@ def payload(runs: Sequence[RunView], skipped: Sequence[Skipped], title: str) -> 
             "leaderboard": leaderboard(named),
             "fits": fits,
             "effects": effects_table(effects),
-            "notes": notes_table(runs, unread),
+            "notes": _table([("kind", "text"), ("point", "text"), ("why", "text")], map(list, notes(runs, unread))),
         },
         "configurations": _configurations(labelled, names),
         "columns": table_columns(runs, names_of_runs, columns),
@@ -204,11 +204,6 @@ def effects_table(effects: Sequence[Effects]) -> Table:
     }
     ranges = [(axis, each) for axis in effects for each in axis.ranges]
     return _table(list(cells), ([write(*each) for write in cells.values()] for each in ranges))
-
-
-def notes_table(runs: Sequence[RunView], skipped: Sequence[tuple[str, str]]) -> Table:
-    """Make a row for each note on a single point or skipped place."""
-    return _table([("kind", "text"), ("point", "text"), ("why", "text")], map(list, notes(runs, skipped)))
 
 
 def _table(columns: Sequence[tuple[str, str]], rows: Any) -> Table:

@@ -211,7 +211,6 @@ def notes(runs: Sequence[RunView], skipped: Sequence[tuple[str, str]]) -> Iterat
 
 
 def _few(values: Sequence[str]) -> str:
-    values = list(values)
     more = f" and {len(values) - 2:,} more" if len(values) > 2 else ""
     return " / ".join(values[:2]) + more
 
@@ -225,22 +224,16 @@ def _first(sentences: Sequence[str]) -> list[str]:
 POINT = ("seq_len", "batch")
 """Groups that define the points of a configuration."""
 
-MANY = 40
-"""Most configurations whose pairs are searched for axes that never vary alone."""
-
-
-COMPARED = ("peak_reserved_bytes", "samples_per_second", "usd_per_million_tokens")
-"""Quantities whose effects the page shows, beside memory in live tensors."""
-
 
 def all_effects(runs: Sequence[RunView], quantities: Mapping[int, Mapping[str, Quantity]], held: str) -> list[Effects]:
-    """Compute the effects of each axis in which runs differ, except :data:`POINT`.
+    """Compute the effects of each axis in which runs differ, except :data:`POINT`, on the quantities that the page
+    shows.
 
-    ``quantities`` is keyed by ``id(run)``.
+    ``quantities`` is keyed by ``id(run)``. ``held``: the one of memory in live tensors.
     """
     axes = [axis for axis in differing_axes(runs) if axis not in POINT]
     axes = [axis for axis in axes if isinstance(runs[0].config.get(axis), dict) or "." in axis or axis == MODE]
-    keys = (held, *COMPARED)
+    keys = (held, "peak_reserved_bytes", "samples_per_second", "usd_per_million_tokens")
     compared = {place: {key: found[key] for key in keys if key in found} for place, found in quantities.items()}
     return [effects_by(runs, axis, lambda run: compared[id(run)]) for axis in axes]
 
@@ -290,8 +283,9 @@ def _effect_over_length(pairs: Sequence[Pair]) -> str:
 
 
 def confounded(runs: Sequence[RunView], effects: Sequence[Effects]) -> Iterator[str]:
-    """Yield a sentence for each axis that never varies alone, with the fewest axes that vary with it."""
-    firsts = [members[0] for members in configurations(runs).values()][:MANY]
+    """Yield a sentence for each axis that never varies alone, with the fewest axes that vary with it, as far as the
+    pairs of 40 configurations tell."""
+    firsts = [members[0] for members in configurations(runs).values()][:40]
     of_pairs = [[axis for axis in differing_axes(pair) if axis not in POINT] for pair in combinations(firsts, 2)]
     seen = set()
     for each in effects:
