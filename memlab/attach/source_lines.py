@@ -32,7 +32,8 @@ def uses_of(source: str, name: str, function: int | None = None) -> Uses:
         elif isinstance(node, ast.AugAssign) and _is(node.target, name):
             keeps.append(node.lineno)
         elif isinstance(node, ast.Assign) and any(_is(target, name) for target in node.targets):
-            if any(isinstance(target, ast.Subscript) for target in node.targets) or _mentions(node.value, name):
+            mentioned = any(_is(each, name) for each in ast.walk(node.value))
+            if mentioned or any(isinstance(target, ast.Subscript) for target in node.targets):
                 keeps.append(node.lineno)
             else:
                 is_emptied = is_emptied or in_loop
@@ -118,7 +119,3 @@ def _is(node: ast.AST, name: str) -> bool:
     while isinstance(node, ast.Subscript):
         node = node.value
     return (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
-
-
-def _mentions(node: ast.AST, name: str) -> bool:
-    return any(_is(each, name) for each in ast.walk(node))
