@@ -129,6 +129,12 @@ def resolve(composed: DictConfig) -> Config:
         _check_own(config.own)
     except UnknownKey as error:
         raise with_word_here(error, words) from error
+    training = config.training
+    if training.loop == "memlab" and (training.command or training.script):
+        raise ConfigError(
+            "memlab's own training runs no training.command and no training.script: add training=command, or write "
+            "'loop: command' into the file of your trainer."
+        )
     check_library_values(config)
     return config
 
@@ -141,7 +147,7 @@ def _check_own(own: Mapping[str, Any]) -> None:
         if not isinstance(value, dict) and word_here(key, str(value)):
             raise UnknownKey(key, value, ())
     for path, value in flat(own, ALL_LEVELS).items():
-        if path in OF_DEEPSPEED:
+        if {path, f"zero_optimization.{path}"} & OF_DEEPSPEED.keys():
             raise UnknownKey(path, value, ())
 
 

@@ -74,9 +74,15 @@ def _check_overrides(model: Model) -> None:
 
 
 def library_word(key: str, value: str) -> str | None:
-    """Return the word here for a key that only a library has: ``training_args.torch_empty_cache_steps=4``."""
-    name = key.partition(".")[0]
-    return next((f"{library}.{key}={value}" for library, keys in KEYS.items() if name in keys()), None)
+    """Return the word here for a key that only a library has: ``training_args.torch_empty_cache_steps=4``. Says why
+    where memlab's own loop cannot take it."""
+    name, why = key.partition(".")[0], _why_kept_out(key)
+    alone = f", for a trainer of your own alone ({why})" if why else ""
+    return next((f"{library}.{key}={value}{alone}" for library, keys in KEYS.items() if name in keys()), None)
+
+
+def _why_kept_out(path: str) -> str | None:
+    return next((why for why, beginnings in KEPT_OUT.items() if path.startswith(beginnings)), None)
 
 
 def _check_types(path: str, values: Mapping[str, Any], keys: library_keys.Keys) -> None:
@@ -121,9 +127,8 @@ def _check_free(library: str, config: Config, composed: dict[str, Any]) -> None:
     for path, value in flat(getattr(config, library), ALL_LEVELS).items():
         if word := _word_of_a_group(f"{library}.{path}", value):
             raise ConfigError(f"'{library}.{path}' is {_key_of(word)} here: {word}.")
-        for reason, beginnings in KEPT_OUT.items() if not is_command else ():
-            if path.startswith(beginnings):
-                raise ConfigError(f"'{library}.{path}' cannot be set: {reason}. Leave it out.")
+        if not is_command and (why := _why_kept_out(path)):
+            raise ConfigError(f"'{library}.{path}' cannot be set: {why}. Leave it out.")
         if path not in ONLY_A_DEFAULT and not is_command and set_by_groups.get(path) not in (None, {}):
             raise ConfigError(f"'{library}.{path}' cannot be set: memlab sets it, by the groups. Leave it out.")
         if path.startswith("optimizer.") and "optimizer" not in composed:

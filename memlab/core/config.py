@@ -85,8 +85,9 @@ FREE_DICTS = (*LIBRARIES, "model.config", "model.overrides", "zero_stage.zenflow
 """Fields whose keys belong to the schema of transformers or DeepSpeed. memlab passes them on as they are."""
 
 
-MISSPELT = 0.8
-"""Similarity, as difflib measures it, from which a key counts as one of memlab's that is misspelt."""
+MISSPELT = 0.75
+"""Similarity, as difflib measures it, from which a key counts as one of memlab's that is misspelt:
+one other letter in a word of four."""
 
 ALL_LEVELS = 9
 """Levels of a configuration for :func:`flat` that open all: also those inside model.overrides."""
@@ -249,8 +250,9 @@ def with_own_apart(values: dict[str, Any]) -> dict[str, Any]:
     """
     known = _keys(Config)
     own = {key: value for key, value in values.items() if key not in known}
+    beginnings = {key.partition("_")[0] for key in known}  # zero of zero_stage
     for key, value in own.items():
-        if get_close_matches(key, known, n=1, cutoff=MISSPELT):
+        if get_close_matches(key, {*known, *beginnings}, n=1, cutoff=MISSPELT):
             raise UnknownKey(key, value, known)
     inside = values.get("own", {})  # a key of the user's own may have this very name: the schema refuses a single value
     own = {**own, **inside} if isinstance(inside, dict) else inside

@@ -60,7 +60,8 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     candidates = sorted(candidates)
     longer = [candidate for candidate in candidates if word and candidate.startswith(word)]
     shortest = [each for each in longer if not any(each != other and each.startswith(other) for other in longer)]
-    close = shortest or get_close_matches(word, candidates, n=1, cutoff=0.5)
+    same_letters = [each for each in candidates if sorted(each) == sorted(word)]  # modle: model, not mode
+    close = shortest or same_letters or get_close_matches(word, candidates, n=1, cutoff=0.5)
     if close:
         return f"Did you mean {' or '.join(map(repr, close))}?"
     return f"Choose one of: {', '.join(candidates)}."

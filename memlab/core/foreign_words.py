@@ -34,13 +34,12 @@ def foreign_word(key: str, value: str = "<value>") -> str | None:
 
     ``value``: as typed, also several with commas between them. A field of memlab's without its group counts too.
     """
-    name = key.rpartition(".")[2]
+    paths = (key, f"zero_optimization.{key}", key.rpartition(".")[2])
     tables = (OF_TRAINING_ARGUMENTS, OF_DEEPSPEED, ELSEWHERE)
-    found = [table[each] for each in (key, name) for table in tables if each in table]
-    if not found:
-        owners = [group for group, values in asdict(Config()).items() if isinstance(values, dict) and name in values]
-        return " or ".join(f"{group}.{name}={value}" for group in owners) or None
-    return in_words_here(found[0], value)
+    if here := next((table[path] for path in paths for table in tables if path in table), None):
+        return in_words_here(here, value)
+    owners = [group for group, values in asdict(Config()).items() if isinstance(values, dict) and key in values]
+    return " or ".join(f"{group}.{key}={value}" for group in owners) or None
 
 
 def in_words_here(here: Here, value: str) -> str:

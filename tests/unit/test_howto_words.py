@@ -109,6 +109,8 @@ def test_the_words_here_compose_the_value_there(part, path, value):
         ("optimizer.learning_rate=1e-4", "optimizer.lr=1e-4"),
         ("overlap_comm=false", "zero_stage.overlap_comm=false"),
         ("path=x", "model.path=x or data.path=x"),
+        ("offload_optimizer.device=cpu", "offload=optimizer"),
+        ("offload_param.pin_memory=true", "offload.pin_memory=true"),
     ],
 )
 def test_a_word_of_another_library_has_its_word_here(word, here):
@@ -116,4 +118,4 @@ def test_a_word_of_another_library_has_its_word_here(word, here):
 
 
 def test_other_words_have_none():
-    assert foreign_word("zero_stge") is None
+    assert foreign_word("zero_stge") is None and foreign_word("accelerator.device") is None

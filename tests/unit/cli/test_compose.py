@@ -55,6 +55,11 @@ def test_values_follow_the_words(composed):
         ("torch_empty_cache_steps=4", "Unknown key 'torch_empty_cache_steps': here it is training_args.torch_empty_"),
         ("steps_per_print=4", "Unknown key 'steps_per_print': here it is deepspeed.steps_per_print=4."),
         ("search=batch", "Unknown key 'search': here it is sweep.search=batch."),
+        ("offload_optimizer.device=cpu", "Unknown key 'offload_optimizer.device': here it is offload=optimizer."),
+        ("offload_optimizer=true", "Unknown key 'offload_optimizer': here it is offload=optimizer."),
+        ("fsdp=x", "Unknown key 'fsdp': here it is training_args.fsdp=x, for a trainer of your own alone (memlab's"),
+        ("training_arg.lr=2", "Unknown key 'training_arg'. Did you mean 'training_args'?"),
+        ("modle=tiny", "Unknown key 'modle'. Did you mean 'model'?"),
     ],
 )
 def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message):
@@ -178,6 +183,19 @@ def test_a_key_that_a_group_of_ones_own_lacks_is_refused_with_the_nearest(tmp_pa
     told = r"Unknown key 'schedule.rat'. Did you mean 'rate'\? \(A key of your own: \+schedule.rat=\.\.\.\)"
     with pytest.raises(ConfigError, match=told):
         compose_config(["hardware=cpu", "+schedule=slow", "schedule.rat=3"], str(tmp_path))
+
+
+@pytest.mark.parametrize(("word", "meant"), [("ssed", "seed"), ("sead", "seed"), ("zero", "zero_stage")])
+def test_a_key_of_ones_own_that_is_nearly_one_of_memlabs_is_refused(word, meant):
+    assert compose_refusal(f"+{word}=2") == f"Unknown key '{word}'. Did you mean '{meant}'?"
+
+
+@pytest.mark.parametrize("word", ["training=mine", "training.command=x", "training.script=x.py"])
+def test_a_trainer_of_ones_own_does_not_run_memlabs_loop(tmp_path, word):
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "mine.yaml").write_text("command: python train.py {batch.micro}\n")
+    with pytest.raises(ConfigError, match="add training=command, or write 'loop: command' into the file of your tr"):
+        compose_config([word, "hardware=cpu"], str(tmp_path))
 
 
 def test_keys_and_groups_of_ones_own_are_composed(tmp_path):

@@ -5,10 +5,11 @@ import re
 import pytest
 
 from memlab.cli.compose import compose_config
-from memlab.cli.library_values import check_library_values
+from memlab.cli.library_values import KEYS, check_library_values, library_word
 from memlab.core.config import LIBRARIES, merged
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError
+from memlab.core.foreign_words import foreign_word
 from memlab.core.plan import engine_key, make_plan, run_id, training_arguments
 
 
@@ -106,6 +107,17 @@ def test_what_would_break_memlabs_loop_is_refused_with_the_reason(checked, path,
     with pytest.raises(ConfigError) as error:
         checked(path, value, **changes)
     assert why in str(error.value) and f"'{path}'" in str(error.value)
+
+
+def test_no_word_is_advised_that_memlabs_loop_cannot_take(checked):
+    for library, keys in KEYS.items():
+        for key in keys():
+            word = library_word(key, "x") or ""
+            if word == f"{library}.{key}=x" and not foreign_word(key):
+                try:
+                    checked(f"{library}.{key}", "x")
+                except ConfigError as error:
+                    assert "cannot be set" not in str(error)
 
 
 def test_no_value_that_memlab_composes_is_replaced(checked, config):
