@@ -23,7 +23,7 @@ from memlab.core.basis import follows_from_step
 from memlab.core.config import Config
 from memlab.core.errors import ConfigError
 from memlab.core.plan import make_plan
-from memlab.core.record import Record
+from memlab.core.record import FINAL, Record
 from memlab.launch import preflight
 from memlab.launch.job_launch import measure_job
 from memlab.launch.search import MeasuredSearch
@@ -52,21 +52,23 @@ INCOMPLETE = 1
 def prepare_run(composed: DictConfig) -> Path | None:
     """Check one composed configuration and its run folder, then mark the folder as memlab's.
 
-    Hydra writes into the folder, too; so this happens before. Returns the folder of all runs, if there will be several.
-    Raises :class:`MemlabError`.
+    Hydra makes the folder; so this happens before. Returns the folder of all runs, if there will be several. Raises
+    :class:`MemlabError`, and SystemExit after a dry run, which it shows.
     """
     (config, choices), hydra_config = composed_config(composed), composed.hydra
     check_inputs([config])
     folder = RunFolder(hydra_folder(composed, "run.dir"))
     jobs = with_repeats(config, choices, folder, composed, hydra_config)
     check_folders(jobs)
+    if config.sweep.dry_run:
+        sys.exit(run_jobs(jobs, config, folder.path.parent))
     folder.claim()
-    is_sweep = len(jobs) > 1 or config.sweep.search != "none"
-    return folder.path.parent if is_sweep and not config.sweep.dry_run else None
+    return folder.path.parent if len(jobs) > 1 or config.sweep.search != "none" else None
 
 
 def run_composed(composed: DictConfig) -> tuple[int, float | None]:
-    """Run one composed configuration in the folder that Hydra made for it. Returns the exit code and the objective.
+    """Run one composed configuration in the folder that Hydra made for it. Returns the exit code, of a point of a sweep
+    that of a sweep, and the objective.
 
     Whatever composed it and whichever launcher started it, a folder with the run of another configuration is refused.
     """
@@ -77,11 +79,15 @@ def run_composed(composed: DictConfig) -> tuple[int, float | None]:
     folder = RunFolder(hydra_config.runtime.output_dir)
     jobs = with_repeats(config, choices, folder, composed, hydra_config)
     check_folders(jobs)
+    is_point = HydraConfig.get().mode is RunMode.MULTIRUN
     if len(jobs) > 1 or config.sweep.dry_run or config.sweep.search != "none":
         code = run_jobs(jobs, config, folder.path.parent)
     else:
-        code = exit_code(run_single(jobs[0], config))
-    return code, objective(jobs) if HydraConfig.get().mode is RunMode.MULTIRUN else None
+        record = run_single(jobs[0], config)
+        code = exit_code(record)
+        if is_point and code != EXIT_CODES["interrupted"]:
+            code = 0 if record.status in FINAL else INCOMPLETE
+    return code, objective(jobs) if is_point else None
 
 
 def run_single(job: Job, config: Config) -> Record:

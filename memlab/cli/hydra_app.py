@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from shutil import which
 from string import Template
 
 import hydra
@@ -48,8 +49,8 @@ class HydraTask:
         from memlab.cli.experiments import run_composed
 
         try:
-            self.exit_code, value = run_composed(composed)
-            self.ran = True
+            code, value = run_composed(composed)
+            self.exit_code, self.ran = max(self.exit_code, code), True
             return value
         except Exception as error:
             if composed.objective and HydraConfig.get().mode is RunMode.MULTIRUN:
@@ -105,7 +106,11 @@ class BeforeHydra(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_) -> None:
         try:
-            if config.mode != COMPOSE and not config.sweep.dry_run:
+            if config.sweep.dry_run:  # starts nothing: memlab's launcher shows the points, whichever would run them
+                config.hydra.launcher = {"_target_": "hydra_plugins.memlab_launcher.launcher.MemlabLauncher"}
+            elif config.mode != COMPOSE:
+                if str(config.hydra.launcher._target_).endswith("SlurmLauncher") and which("srun") is None:
+                    raise ConfigError("hydra/launcher=submitit_slurm needs Slurm, and there is no srun on the path.")
                 self.sweep = Path(hydra_folder(config, "sweep.dir"))
         except ConfigError as error:
             self.error = error
@@ -136,6 +141,9 @@ def run_hydra() -> int:
     if flags.help:
         print(help_page(flags.config_dir))
         return 0
+    if flags.shell_completion and (found := values_of(os.environ.get("COMP_LINE", "").rpartition(" ")[2])):
+        print("\n".join(found))
+        return 0
     if f"mode={COMPOSE}" in words and not any(word.startswith("-") for word in words) and show_at_once(words):
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let Hydra raise: otherwise it prints errors itself and exits with 1
@@ -160,6 +168,15 @@ def run_hydra() -> int:
     if raised := _before.error or task.error:
         raise as_one_line(raised, words) if isinstance(raised, COMPOSITION_ERRORS) else raised
     return task.exit_code
+
+
+def values_of(word: str) -> list[str]:
+    """Complete a word whose key has one of a few values: ``mode=p``. Hydra offers the default alone."""
+    key = word.partition("=")[0]
+    group, _, name = key.rpartition(".")
+    fields = getattr(getattr(Config(), group, None) if group else Config, "__dataclass_fields__", {})
+    choices = fields[name].metadata.get("choices", ()) if name in fields else ()
+    return [f"{key}={choice}" for choice in choices if "=" in word and f"{key}={choice}".startswith(word)]
 
 
 def leave_results() -> None:

@@ -4,6 +4,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
-from memlab.cli import compose, experiments
+from memlab.cli import compose, experiments, hydra_app
 from memlab.cli import main as cli
 from memlab.cli.hydra_app import HydraTask
 from memlab.files.json_file import read_json
@@ -42,7 +43,9 @@ def multirun(tmp_path, tmp_path_factory, monkeypatch, capfd):
         capfd.readouterr()
         with pytest.raises(SystemExit) as left:
             cli.launch()
-        return left.value.code or 0, capfd.readouterr().out
+        out, err = capfd.readouterr()
+        print(err, file=sys.stderr)  # for the report of a test that fails
+        return left.value.code or 0, out
 
     return sweep
 
@@ -59,6 +62,40 @@ def test_a_dry_run_shows_the_jobs_and_starts_nothing(multirun, tmp_path):
     assert sum("to run" in row for row in rows) == sum("unsupported" in row for row in rows) == 2
     assert "2 to run in 1 launch, 2 known" in out
     assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["-m", "hydra/launcher=basic"], ["-m", "hydra/launcher=submitit_slurm"], ["-m", "hydra/sweeper=basic"]],
+)
+def test_a_dry_run_leaves_nothing(multirun, tmp_path, words):
+    if "hydra/launcher=submitit_slurm" in words:
+        pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    code, out = multirun("offload=param", "sweep.dry_run=true", *words, multirun=False)
+    assert code == 0 and "0 to run in 0 launches, 1 known" in out
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["multirun.yaml"] * words.count(
+        "hydra/sweeper=basic"  # Hydra's own sweeper writes it
+    )
+
+
+def test_slurms_launcher_needs_slurm(multirun, tmp_path, monkeypatch):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    monkeypatch.setattr(hydra_app, "which", lambda program: None)
+    assert multirun("seed=1,2", "hydra/launcher=submitit_slurm")[0] == 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("status", "code"), [("unsupported", 0), ("failed", 1), ("interrupted", 130)])
+def test_a_sweep_by_another_launcher_ends_with_the_exit_code_of_a_sweep(multirun, monkeypatch, status, code):
+    """And a later point does not hide it."""
+    run = experiments.run_single
+
+    def ended(job, config):
+        record = run(job, config)
+        return replace(record, status=status) if config.seed == 1 else record
+
+    monkeypatch.setattr(experiments, "run_single", ended)
+    assert multirun("seed=1,2", "offload=param", *BASIC)[0] == code
 
 
 def test_a_dry_run_with_a_guide_is_a_quote_and_nothing_else_is(multirun, tmp_path):

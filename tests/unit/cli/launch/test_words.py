@@ -185,6 +185,19 @@ def test_help_lists_the_options_of_a_folder_of_ones_own(launch, here):
     assert ", olmo2_1b, ours, phi3_mini," in launch("--config-dir", "mine", "--help").stdout
 
 
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("mode=", ["mode=measure", "mode=predict", "mode=compose"]),
+        ("sweep.search=b", ["sweep.search=batch"]),
+        ("seed=", ["seed=0"]),
+        ("bogus.mode=", []),
+    ],
+)
+def test_a_key_with_a_few_values_is_completed_to_each(launch, word, words):
+    assert launch("-sc", "query=bash", COMP_LINE=f"python launch.py {word}").stdout.split() == words
+
+
 def test_words_are_completed(tmp_path):
     env = {**os.environ, "COMP_LINE": "python launch.py zero_stage=", "COMP_POINT": "28"}
     done = subprocess.run(
