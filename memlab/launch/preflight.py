@@ -56,7 +56,9 @@ def check_commands(configs: Sequence[Config]) -> None:
         check_places(config)
         program = filled(config, Path("deepspeed.json"), Path("output"), 0)[0]
         if shutil.which(program) is None:
-            raise ConfigError(f"training.command: no program '{program}' on the path.")
+            beside = Path(sys.executable).with_name(program)
+            hint = f" It is in {beside.parent}: put that on the PATH." if beside.is_file() else ""
+            raise ConfigError(f"training.command: no program '{program}' on the path.{hint}")
         script = Path(config.training.script.partition(" ")[0])
         if script.suffix == ".py" and not script.is_file():
             raise ConfigError(f"{SCRIPT}={script}: no such file.")

@@ -144,8 +144,10 @@ def _difference(there: Mapping[str, Any], plan: Plan) -> str:
     new = flat(with_own_names(without(to_dict(plan.config), NOT_MEASURED)))
     config = there.get("config")
     old = flat(with_own_names(config)) if isinstance(config, dict) else {}
-    differing = [key for key in new if key in old and old[key] != new[key]]
-    told = [f"{key}: {shown(old[key])} there, {shown(new[key])} here" for key in differing[:3]]
+    keys = [key for key in new if key in old]
+    keys += [key for key in {**old, **new} if old and key.partition(".")[0] not in vars(plan.config)]  # the user's own
+    differing = [key for key in dict.fromkeys(keys) if old.get(key) != new.get(key)]
+    told = [f"{key}: {shown(old.get(key))} there, {shown(new.get(key))} here" for key in differing[:3]]
     return "; ".join(told) or shown(there["run_id"])
 
 

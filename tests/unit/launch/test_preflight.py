@@ -144,3 +144,11 @@ def test_a_model_with_code_of_its_own_may_have_any_key(config, folder, tmp_path)
     environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", ASK, path], env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1:] == ["5"], done.stderr
+
+
+def test_a_program_beside_the_interpreter_is_found_for_the_user(config, tmp_path, monkeypatch):
+    (tmp_path / "torchrun").touch()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    found = refusal(config({"training.loop": "command", "training.command": "torchrun train.py"}))
+    assert found == f"training.command: no program 'torchrun' on the path. It is in {tmp_path}: put that on the PATH."

@@ -53,11 +53,16 @@ PLACES = {
     "a sweep": [*SAME],
     "a job of another launcher": [*SAME, "hydra/launcher=basic"],
     "a job of another sweeper": [*SAME, "hydra/launcher=basic", "hydra/sweeper=basic"],
+    "a job in a process": [*SAME, "hydra/launcher=submitit_local"],
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place", [pytest.param(place, marks=[pytest.mark.long(40)] * ("process" in place)) for place in PLACES]
+)
 def test_the_run_of_another_configuration_is_replaced_by_force_alone(launch, here, studies, place):
+    if place == "a job in a process":
+        pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     (one, other), where, same = WAYS_IN["name"], PLACES[place], here / "place" / "same"
     launch(*one, *where, *QUICK)
     before = (same / "record.json").read_text()
@@ -68,6 +73,11 @@ def test_the_run_of_another_configuration_is_replaced_by_force_alone(launch, her
     assert "force=true" in line
     assert launch(*other, *where, *QUICK, "force=true").returncode in (0, 8)
     assert RunFolder(same).read_record().config.zero_stage.stage == 0
+
+
+def test_a_key_of_ones_own_that_differs_is_named(launch, here):
+    launch(*QUICK, "hydra.run.dir=same")
+    assert "another configuration (note: null there, 2 here)" in launch(*QUICK, "hydra.run.dir=same", "+note=2").stderr
 
 
 def test_a_run_that_was_killed_is_not_replaced_by_another_either(launch, here):
