@@ -17,9 +17,6 @@ from memlab.predict.trace.trace_format import Site, Trace
 LAST = 12
 """Events, or parts of the run, before the failure that are told."""
 
-LEAST = MIB
-"""Least size of a request that is told, in bytes."""
-
 
 class Action(Enum):
     REQUESTED = "requested"
@@ -110,7 +107,7 @@ def last_parts(ends: Sequence[PartEnd], failed_at_us: float) -> tuple[LastPart, 
 def last_events(
     trace: Trace, reserved: Sequence[int], seconds_before: Sequence[float] | None = None
 ) -> tuple[LastEvent, ...]:
-    """Return the last requests, frees and returns of segments of a history, without requests below ``LEAST``.
+    """Return the last requests, frees and returns of segments of a history, without requests below 1 MiB.
 
     ``reserved``: after each event, in bytes. ``seconds_before``: of each event, before the failure.
     """
@@ -125,7 +122,7 @@ def last_events(
         elif isinstance(event, Alloc | Free):
             of = requests[event.key]
             action = Action.REQUESTED if isinstance(event, Alloc) else Action.FREED
-            if of.nbytes >= LEAST:
+            if of.nbytes >= MIB:
                 found.append(LastEvent(action, of.nbytes, trace.sites[of.site], seconds))
         if len(found) == LAST:
             break

@@ -125,14 +125,12 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
             (piece["phase"] or "", Piece(piece["step"], piece["where"], piece["ends_phase"]))
             for piece in values["pieces"]
         ]
-        owners = owner.from_json(values["owners"])
-        paths = list(filter(None, values.get("import_paths", ())))
         marks = Marks(
             pieces,
-            owners,
+            owner.from_json(values["owners"]),
             values["folder"],
             values.get("first_piece", 0),
-            paths,
+            list(filter(None, values.get("import_paths", ()))),
             values.get("last_parts"),
             values.get("snapshot_sha256", ""),
         )

@@ -31,9 +31,6 @@ from memlab.report.findings_text import sentence
 from memlab.report.kind_colors import kind_colors
 from memlab.report.remedies_text import remedies_text
 
-DEPTH = 4
-"""Levels of the tree of what was held when memory ran out: kinds of memory, and their modules."""
-
 BY_PHASE = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes", "used_bytes", "host_peak_bytes")
 """Figures of a rank's phase that the page shows."""
 
@@ -98,11 +95,12 @@ def _answer(run: ExplainedRun) -> dict[str, Any]:
 
 
 def _failure(rank: Explained, oom: OutOfMemory) -> dict[str, Any]:
-    """Return what the terminal prints about a failed request. ``held``: where the history ends before that request."""
+    """Return what the terminal prints about a failed request. ``held``: where the history ends before that request,
+    the tree of what was held then, down to the modules."""
     return {
         "sentences": explain_text.failure_sentences(rank, oom),
         "before": asdict(explain_text.what_came_before(oom)),
-        "held": None if oom.last_parts is None else asdict(explain_text.accounting_table(rank, DEPTH)),
+        "held": None if oom.last_parts is None else asdict(explain_text.accounting_table(rank, depth=4)),
     }
 
 
@@ -200,10 +198,6 @@ def _host(trace: Trace) -> dict[str, Any] | None:
     return {"event": packed(steps(events)), "pageable": packed(pageable), "pinned": packed(pinned)}
 
 
-MOST_BYTES = 7
-"""Bytes of the largest value: JavaScript's numbers hold whole numbers below 2**53."""
-
-
 def packed(values: Sequence[int]) -> dict[str, Any]:
     """Pack whole numbers from 0 to 2**53 - 1.
 
@@ -211,7 +205,7 @@ def packed(values: Sequence[int]) -> dict[str, Any]:
     then the next byte of each, and so on. Neighbours in a plane are similar, so they compress well.
     """
     width = max(1, -(-max(values, default=0).bit_length() // 8))
-    assert width <= MOST_BYTES
+    assert width <= 7  # bytes: JavaScript's numbers hold whole numbers below 2**53
     rows = b"".join(value.to_bytes(width, "little") for value in values)
     planes = b"".join(rows[place::width] for place in range(width))
     return {"planes": width, "data": base64.b64encode(zlib.compress(planes, 6)).decode()}
