@@ -17,6 +17,9 @@ PHASE_QUANTITIES = ("peak_allocated_bytes", "peak_reserved_bytes")
 SMALL = MIB
 """Bytes. A relative change is not computed from a base below this, for example 13 bytes of pinned memory."""
 
+CHANGED = 0.01
+"""Share of the base: if the noise is unknown, a difference above this share is a finding."""
+
 STANDARD_ERROR_OF_MEDIAN = 1.2533
 """Standard error of the median of a normal sample, in standard errors of the mean: sqrt(pi / 2)."""
 
@@ -66,9 +69,9 @@ class Difference:
 
     @property
     def is_finding(self) -> bool:
-        """Whether the difference is above the noise or, if the noise is unknown, above a hundredth of the base."""
+        """Whether the difference is above the noise or, if the noise is unknown, above :data:`CHANGED`."""
         if self.within_noise is None:
-            return abs(self.absolute) > 0.01 * abs(self.base.value)
+            return abs(self.absolute) > CHANGED * abs(self.base.value)
         return not self.within_noise
 
 

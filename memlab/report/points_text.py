@@ -31,6 +31,9 @@ ERROR = re.compile(r"\b(?:\w+\.)*(\w*(?:Error|Exception|Exit|Interrupt))\b")
 FILE = re.compile(r"[^\s\"']+\.py:\d+")
 """Exception and line of a script in the reason of a run that failed."""
 
+WIDEST = 60
+"""Most letters of a reason without an exception."""
+
 PLACE = re.compile(r"(?:rank \d+ )?(in \w+)")
 """Beginning of the reason of a run that ran out of memory, measured or predicted."""
 
@@ -121,8 +124,7 @@ def _note(run: RunView) -> str:
 
 
 def _in_short(reason: str) -> str:
-    """Write the exception and the file of a reason, or else its first clause, of at most 60 letters; ``memlab show``
-    has all of it."""
+    """Write the exception and the file of a reason, or else its first clause; ``memlab show`` has all of it."""
     error, file = ERROR.search(reason), FILE.search(reason)
     parts = [error and error[1], file and PurePath(file[0]).name]
-    return ", ".join(filter(None, parts)) if error else shorten(reason.partition(";")[0], 60, placeholder=" ...")
+    return ", ".join(filter(None, parts)) if error else shorten(reason.partition(";")[0], WIDEST, placeholder=" ...")

@@ -35,6 +35,9 @@ LEAST = 0.005
 ALIKE = 0.01
 """Largest difference in elements between two copies of a model, as a share: heads and buffers may differ."""
 
+LEAST_BLOCKS = 8
+"""Least number of blocks that can be told to be a copy of a model's weights."""
+
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "uint8": 0.5}
 """Bytes of an element by dtype; of another dtype 1. Weights in uint8 are packed, two to a byte."""
 
@@ -42,6 +45,10 @@ _16_BITS_OR_LESS = frozenset({"bfloat16", "float16", "uint8", "int8", "float8_e4
 
 _ADAPTERS = ("lora_", "lokr_", "hada_", "ia3_", "oft_", "prompt_", "adapter_", "modules_to_save", "trainable_tokens")
 """Parts of the names that peft gives to what its adapters train."""
+
+_INSIDE_ADAPTERS = ("base_model.model.", "module.", ".base_layer")
+
+_BESIDE_STEPS = ("evaluate", "save", "generate")
 
 
 @dataclass(frozen=True)
@@ -207,7 +214,7 @@ def weights_cloned(after_step: Sequence[Holding]) -> Iterator[Finding]:
 
 def gradients_kept(phase: str, at_start: Iterable[Holding]) -> Iterator[Finding]:
     """Gradients of parameters that are still there when an evaluation, a generation or a saving begins."""
-    if phase.removeprefix("first_") in ("evaluate", "save", "generate"):
+    if phase.removeprefix("first_") in _BESIDE_STEPS:
         kept = [held for held in at_start if held.site.kind == GRADIENTS and held.site.owner]
         yield from _about(GRADIENTS_KEPT, kept, phase)
 
@@ -254,11 +261,11 @@ def _is_copy(first: Sequence[Holding], second: Sequence[Holding]) -> bool:
 def _is_clone(blocks: Sequence[Holding], weights: Sequence[Holding]) -> bool:
     counts = [sum(held.count for held in own) for own in (blocks, weights)]
     in_other_precision = _bytes(blocks) / max(_bytes(weights), 1) in (0.5, 1, 2)
-    return counts[0] == counts[1] >= 8 and in_other_precision  # of fewer blocks it cannot be told
+    return counts[0] == counts[1] >= LEAST_BLOCKS and in_other_precision
 
 
 def _plain_name(parameter: str) -> str:
-    for part in ("base_model.model.", "module.", ".base_layer"):  # inside adapters
+    for part in _INSIDE_ADAPTERS:
         parameter = parameter.replace(part, "")
     return parameter
 

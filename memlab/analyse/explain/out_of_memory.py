@@ -17,6 +17,9 @@ from memlab.predict.trace.trace_format import Site, Trace
 LAST = 12
 """Events, or parts of the run, before the failure that are told."""
 
+LEAST = MIB
+"""Least size of a request that is told, in bytes."""
+
 
 class Action(Enum):
     REQUESTED = "requested"
@@ -107,7 +110,7 @@ def last_parts(ends: Sequence[PartEnd], failed_at_us: float) -> tuple[LastPart, 
 def last_events(
     trace: Trace, reserved: Sequence[int], seconds_before: Sequence[float] | None = None
 ) -> tuple[LastEvent, ...]:
-    """Return the last requests, frees and returns of segments of a history, without requests below 1 MiB.
+    """Return the last requests, frees and returns of segments of a history, without requests below ``LEAST``.
 
     ``reserved``: after each event, in bytes. ``seconds_before``: of each event, before the failure.
     """
@@ -122,7 +125,7 @@ def last_events(
         elif isinstance(event, Alloc | Free):
             of = requests[event.key]
             action = Action.REQUESTED if isinstance(event, Alloc) else Action.FREED
-            if of.nbytes >= MIB:
+            if of.nbytes >= LEAST:
                 found.append(LastEvent(action, of.nbytes, trace.sites[of.site], seconds))
         if len(found) == LAST:
             break

@@ -41,6 +41,11 @@ COLLECTIVES = {
 }
 """Function that starts a collective or makes a communicator -> its name in words, where its own says little."""
 
+ALL_AT_ONCE = "everything"
+"""Call of a reading that an out-of-memory takes in a rank that records no history: it is the rank's only one."""
+
+NOT_TOLD_APART = "CUDA context, NCCL, cuBLAS handles and kernels"
+
 MAKES_HANDLE = "getCurrentCUDABlasHandle"
 """Function of torch that makes a cuBLAS handle for a thread, and requests its workspace from the allocator
 (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
@@ -157,8 +162,8 @@ def _in_words(call: str) -> str:
 
 
 def _context(reading: Reading) -> tuple[str, ...]:
-    if reading.call == "everything":  # by an out-of-memory in a rank that records no history: its only reading
-        return ("CUDA context, NCCL, cuBLAS handles and kernels",)
+    if reading.call == ALL_AT_ONCE:
+        return (NOT_TOLD_APART,)
     has_run = reading.call == SET_DEVICE and reading.reserved  # something, on another device or this one
     alone = reading.call in MAKES_CONTEXT and not has_run
     return (CONTEXT,) if alone else (CONTEXT, f"with all that came in {_place(reading)}")

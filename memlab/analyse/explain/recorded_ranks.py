@@ -125,12 +125,14 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
             (piece["phase"] or "", Piece(piece["step"], piece["where"], piece["ends_phase"]))
             for piece in values["pieces"]
         ]
+        owners = owner.from_json(values["owners"])
+        paths = list(filter(None, values.get("import_paths", ())))
         marks = Marks(
             pieces,
-            owner.from_json(values["owners"]),
+            owners,
             values["folder"],
             values.get("first_piece", 0),
-            list(filter(None, values.get("import_paths", ()))),
+            paths,
             values.get("last_parts"),
             values.get("snapshot_sha256", ""),
         )

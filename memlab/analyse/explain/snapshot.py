@@ -19,6 +19,9 @@ NO_SLACK = Slack(0, 0, 0, 0)
 LARGEST = 1 << 53
 """Addresses, sizes and times in microseconds are below it: browsers hold whole numbers up to here."""
 
+DEEPEST = 1_000
+"""Most frames of a stack that are read; torch records a few dozen."""
+
 
 class Frame(NamedTuple):
     """A frame of a Python or C++ stack. ``function``: for C++, the signature, or ``??``."""
@@ -168,7 +171,7 @@ class _Reader:
         return known
 
     def _frames(self, frames: Sequence[Any]) -> Iterator[Frame]:
-        for frame in frames[:1_000]:  # torch records a few dozen
+        for frame in frames[:DEEPEST]:
             fields = _of(dict, frame, "a frame")
             file, line = _of(str, fields["filename"], "filename"), _of(int, fields["line"], "line")
             yield Frame(file, line, _of(str, fields["name"], "name"))

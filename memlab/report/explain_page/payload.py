@@ -31,6 +31,9 @@ from memlab.report.findings_text import sentence
 from memlab.report.kind_colors import kind_colors
 from memlab.report.remedies_text import remedies_text
 
+DEPTH = 4
+"""Levels of the tree of what was held when memory ran out: kinds of memory, and their modules."""
+
 BY_PHASE = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes", "used_bytes", "host_peak_bytes")
 """Figures of a rank's phase that the page shows."""
 
@@ -95,12 +98,11 @@ def _answer(run: ExplainedRun) -> dict[str, Any]:
 
 
 def _failure(rank: Explained, oom: OutOfMemory) -> dict[str, Any]:
-    """Return what the terminal prints about a failed request. ``held``: where the history ends before that request,
-    the tree of what was held then, down to the modules."""
+    """Return what the terminal prints about a failed request. ``held``: where the history ends before that request."""
     return {
         "sentences": explain_text.failure_sentences(rank, oom),
         "before": asdict(explain_text.what_came_before(oom)),
-        "held": None if oom.last_parts is None else asdict(explain_text.accounting_table(rank, depth=4)),
+        "held": None if oom.last_parts is None else asdict(explain_text.accounting_table(rank, DEPTH)),
     }
 
 
@@ -198,6 +200,10 @@ def _host(trace: Trace) -> dict[str, Any] | None:
     return {"event": packed(steps(events)), "pageable": packed(pageable), "pinned": packed(pinned)}
 
 
+MOST_BYTES = 7
+"""Bytes of the largest value: JavaScript's numbers hold whole numbers below 2**53."""
+
+
 def packed(values: Sequence[int]) -> dict[str, Any]:
     """Pack whole numbers from 0 to 2**53 - 1.
 
@@ -205,7 +211,7 @@ def packed(values: Sequence[int]) -> dict[str, Any]:
     then the next byte of each, and so on. Neighbours in a plane are similar, so they compress well.
     """
     width = max(1, -(-max(values, default=0).bit_length() // 8))
-    assert width <= 7  # bytes: JavaScript's numbers hold whole numbers below 2**53
+    assert width <= MOST_BYTES
     rows = b"".join(value.to_bytes(width, "little") for value in values)
     planes = b"".join(rows[place::width] for place in range(width))
     return {"planes": width, "data": base64.b64encode(zlib.compress(planes, 6)).decode()}
