@@ -24,7 +24,7 @@ from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.unpredictable import Package, UnpredictableError, offer
 
-__all__ = ["Kernel", "Package", "StandIn", "add_kernels", "install", "install_own"]
+__all__ = ["Config", "GpuModel", "Kernel", "Package", "Recorder", "StandIn", "add_kernels", "install", "install_own"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ def _install(stand_in: StandIn, recorder: Recorder) -> None:
     offer(stand_in.packages)
     for module, change in stand_in.changes.items():
         import_hook.after(module, partial(change, recorder=recorder))
-    recorder.trace.smooth_from = _larger(recorder.trace.smooth_from, stand_in.smooth_from)
+    smooth_from = (recorder.trace.smooth_from, stand_in.smooth_from)
+    recorder.trace.smooth_from = None if None in smooth_from else max(smooth_from)
     add_kernels(recorder, stand_in.kernels)
 
 
@@ -81,7 +82,3 @@ def add_kernels(recorder: Recorder, kernels: Mapping[OpOverload, Kernel]) -> Non
         recorder.kernels[operator] = kernel
         if kernel.flops is not None:
             register_flop_formula(operator.overloadpacket)(kernel.flops)
-
-
-def _larger(first: int | None, second: int | None) -> int | None:
-    return None if first is None or second is None else max(first, second)

@@ -10,13 +10,9 @@ from types import ModuleType
 
 import torch
 
-from memlab.core.config import Config
-from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.flash_attention import flash
-from memlab.predict.trace.shadow.kernel import Kernel
-from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Kernel, Recorder, StandIn
 
 FLASH = "memlab_fa"
 """Name of the stand-in for the flash-attn package in transformers. If the name contained "flash", transformers would

@@ -19,12 +19,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memlab.core.config import Config
-from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.counting import bytes_in_memory
-from memlab.predict.trace.shadow.kernel import Kernel
-from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.predict.trace.shadow.stand_ins import StandIn, add_kernels
+from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Kernel, Recorder, StandIn, add_kernels
 
 _IN_PYTHON = ("int8_double_quant", "int8_mixed_scaled_mm", "int8_mm_dequant", "int8_scaled_mm", "int8_vectorwise_quant")
 """Operators whose own Python code for CUDA runs. Their fake implementations cannot know the number of outliers."""
@@ -117,21 +113,17 @@ def _fake(cls: type, recorder: Recorder, data: torch.Tensor) -> FakeTensor:
 def _products(ops: ModuleType, recorder: Recorder, gpu: GpuModel) -> None:
     ops._gpu_dispatch_props = lambda device_index: (gpu.multiprocessors, *gpu.capability)
     operators, dequantization = torch.ops.bitsandbytes, _Dequantization(ops)
+    # FLOPs of a product, from shapes: a multiplication and an addition for each row and each weight.
     in_4_bits = Kernel(
         temporaries=dequantization.temporaries,
         launches=dequantization.launches,
-        flops=_product_flops,
+        flops=lambda rows, packed, shape, *rest, **options: 2 * prod(rows[:-1]) * prod(shape),
         owner="bitsandbytes.dequantize_4bit",
         has_tensors=True,
     )
     in_8_bits = Kernel(flops=lambda rows, weight, *rest, **options: 2 * prod(rows) * weight[0])
     add_kernels(recorder, {operators.gemm_4bit.default: in_4_bits, operators.int8_linear_matmul.default: in_8_bits})
     recorder.in_python.update(getattr(operators, name).default for name in _IN_PYTHON)
-
-
-def _product_flops(rows, packed, shape, *rest, out_shape=None, **named) -> int:
-    """Return the FLOPs of a product, from shapes: a multiplication and an addition for each row and each weight."""
-    return 2 * prod(rows[:-1]) * prod(shape)
 
 
 class _Dequantization:

@@ -7,12 +7,9 @@ import threading
 
 import torch
 
-from memlab.core.config import Config
-from memlab.predict.constants import GpuModel
 from memlab.predict.outside.appearances import HANDLE
 from memlab.predict.trace.shadow import device
-from memlab.predict.trace.shadow.kernel import Kernel
-from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Kernel, StandIn
 
 _aten = torch.ops.aten
 _PRODUCTS = [

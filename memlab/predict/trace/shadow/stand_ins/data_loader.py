@@ -16,10 +16,7 @@ import torch
 from torch.utils.data import _utils
 
 from memlab.attach import import_hook
-from memlab.core.config import Config
-from memlab.predict.constants import GpuModel
-from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Recorder, StandIn
 
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:

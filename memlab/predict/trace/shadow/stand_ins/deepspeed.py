@@ -14,10 +14,7 @@ from unittest import mock
 import torch
 
 from memlab.attach.nested_tensors import tensors_in
-from memlab.core.config import Config
-from memlab.predict.constants import GpuModel
-from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Recorder, StandIn
 
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:

@@ -12,13 +12,9 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from memlab.core.config import Config
-from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.flash_attention import flash
-from memlab.predict.trace.shadow.kernel import Kernel
-from memlab.predict.trace.shadow.stand_ins import StandIn
-from memlab.predict.trace.shadow.unpredictable import Package
+from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Kernel, Package, StandIn
 from memlab.predict.trace.trace_format import DECIDED
 
 _aten = torch.ops.aten

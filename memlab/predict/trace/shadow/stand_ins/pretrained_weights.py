@@ -16,10 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from memlab.core.config import Config
-from memlab.predict.constants import GpuModel
-from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Recorder, StandIn
 from memlab.predict.trace.shadow.unpredictable import UnpredictableError
 
 MISSING = "weights-that-are-not-here.safetensors"
@@ -170,10 +167,6 @@ def _as_saved(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, Weight]:
     return {name: Weight(tuple(tensor.shape), tensor.dtype) for name, tensor in saved.items()}
 
 
-def _is_missing(files: list[str]) -> bool:
-    return os.path.basename(files[0]) == MISSING
-
-
 def _on_meta(weight: Weight) -> torch.Tensor:
     # Not torch.empty, which zero.Init and ``with torch.device(...)`` redirect.
     return torch.ops.aten.empty.memory_format(list(weight.shape), dtype=weight.dtype, device=torch.device("meta"))
@@ -191,10 +184,11 @@ def _replace_files(modeling_utils: ModuleType, recorder: Recorder) -> None:
 
     def load_shapes(model, state_dict, checkpoint_files, load_config, *rest, **options):
         # Files in 4 bits hold values that Python reads: they are taken for missing, too.
-        unread = state_dict is None and (load_config.hf_quantizer is not None or _is_missing(checkpoint_files))
-        if unread:
-            checkpoint_files = checkpoint_files[:1]
-            files.make(checkpoint_files[0], model)
+        if state_dict is None:
+            file = checkpoint_files[0]
+            if load_config.hf_quantizer is not None or os.path.basename(file) == MISSING:
+                checkpoint_files = [file]
+                files.make(file, model)
         return load(model, state_dict, checkpoint_files, load_config, *rest, **options)
 
     model_class._load_pretrained_model = staticmethod(load_shapes)

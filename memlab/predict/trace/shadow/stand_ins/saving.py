@@ -15,11 +15,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from memlab.core.config import Config
-from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow import device
-from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Recorder, StandIn
 from memlab.system.sandbox import SIZE
 
 

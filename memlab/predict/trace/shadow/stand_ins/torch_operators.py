@@ -21,8 +21,6 @@ from types import ModuleType
 
 import torch
 
-from memlab.core.config import Config
-from memlab.predict.constants import GpuModel
 from memlab.predict.trace.reduction_scratch import (
     EACH_INDEX,
     EACH_SEGMENT,
@@ -32,13 +30,9 @@ from memlab.predict.trace.reduction_scratch import (
     over_rows,
 )
 from memlab.predict.trace.shadow.device import NAME, is_on
-from memlab.predict.trace.shadow.kernel import Kernel
-from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Kernel, Recorder, StandIn
 
 _aten = torch.ops.aten
-
-_SUM_BYTES = 4
 
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
@@ -132,7 +126,7 @@ def partial_sums(grad: torch.Tensor, indices: torch.Tensor, words: int, *rest, *
         return []
     count, size = indices.numel(), indices.element_size()
     lists = (EACH_INDEX, EACH_SEGMENT, EACH_SEGMENT, EACH_SUM)
-    sums = EmbeddingBlock(count, words, EACH_SUM, grad.shape[-1] * _SUM_BYTES)
+    sums = EmbeddingBlock(count, words, EACH_SUM, grad.shape[-1] * torch.float32.itemsize)
     return [*(EmbeddingBlock(count, words, rows, size) for rows in lists), sums]
 
 

@@ -12,17 +12,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from memlab.core.config import Config
-from memlab.predict.constants import GpuModel
-from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Recorder, StandIn
 from memlab.system.sandbox import ANSWERED, REPORT, VARIABLE
 
 USER = "you"
 """Stands for the name of the user on the Hub, which only the Hub knows."""
 
 COMMITS = ("create_commit", "delete_file", "delete_files", "delete_folder", "upload_file", "upload_folder")
-REPOSITORIES = ("create_repo",)
 NO_RESULT = (
     *("create_branch", "create_tag", "delete_branch", "delete_repo", "delete_tag", "move_repo", "preupload_lfs_files"),
     *("super_squash_history", "update_repo_settings", "upload_large_folder"),
@@ -43,7 +39,7 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
 
 
 def _answer_uploads(hub: ModuleType, recorder: Recorder) -> None:
-    for names, answer in ((COMMITS, _commit), (REPOSITORIES, _repository), (NO_RESULT, _nothing)):
+    for names, answer in ((COMMITS, _commit), (("create_repo",), _repository), (NO_RESULT, _nothing)):
         for name in names:
             if hasattr(hub.HfApi, name):
                 setattr(hub.HfApi, name, _answered(getattr(hub.HfApi, name), functools.partial(answer, hub)))
