@@ -21,7 +21,6 @@ from memlab.predict.trace.shadow.values import Values
 
 _BACKEND = "memlab_fake"
 
-_SUM = 0  # c10d::ReduceOp::RedOpType::SUM
 
 _WITH_WORK = (
     "all_gather",
@@ -157,7 +156,7 @@ def _gather(outs, source: torch.Tensor, values: Values) -> None:
 
 def _reduce(args: tuple, values: Values) -> None:
     group, operation = (arg for arg in args if isinstance(arg, torch.ScriptObject))
-    if operation.op() != _SUM:
+    if operation.op() != 0:  # c10d::ReduceOp::RedOpType::SUM
         return
     group = dist.ProcessGroup.unbox(group)
     for tensor in tensors_in(args[0]):

@@ -164,7 +164,7 @@ class Counter:
         where = {tensor.device.type for tensor in (*read, *written)}
         if known.is_value:
             if device.NAME in where:
-                self.host_waits_for_stream()
+                self._add(HostWaits, self._record(device.current_stream()))
         elif known.is_copy and len(where) == 2:
             self._copy(read[-1], written[0], bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2])))
         elif device.NAME in where:
@@ -180,17 +180,16 @@ class Counter:
 
         ``tensors`` names each tensor once if the call reads or writes it, and twice if it does both.
         """
-        if self.on:
-            with self._given_up_on_error():
-                self._library_call(function, list(tensors))
-
-    def _library_call(self, function: str, tensors: list[torch.Tensor]) -> None:
-        self.operators += 1
-        sizes = map(bytes_in_memory, tensors)
-        if any(tensor.device.type == device.NAME for tensor in tensors):
-            self.kernel(function, *sizes)
-        else:
-            self._host_work(tuple(sizes))
+        if not self.on:
+            return
+        with self._given_up_on_error():
+            tensors = list(tensors)
+            self.operators += 1
+            sizes = map(bytes_in_memory, tensors)
+            if any(map(device.is_on, tensors)):
+                self.kernel(function, *sizes)
+            else:
+                self._host_work(tuple(sizes))
 
     def kernel(self, function: str, *sizes: int) -> None:
         """Count a kernel that the dispatcher does not see. ``function``: what launches it. ``sizes``: bytes of each
@@ -294,9 +293,6 @@ class Counter:
             self._add(HostWaits, EVERYTHING)
         elif self.on and event in self._events:
             self._add(HostWaits, self._events[event])
-
-    def host_waits_for_stream(self) -> None:
-        self._add(HostWaits, self._record(device.current_stream()))
 
     def phase(self, index: int) -> None:
         if self.on:

@@ -23,8 +23,6 @@ CUDA_VERSION = "13.0"
 NCCL_VERSION = (2, 28, 9)
 """Versions that the predictions stand for: those of the CUDA wheels of PyTorch 2.11."""
 
-_CUDA = 1  # c10::DeviceType::CUDA
-
 
 class Stream(torch.Stream):
     """``torch.cuda.Stream`` on the native library's streams."""
@@ -103,7 +101,8 @@ def install() -> None:
     cuda.graphs._cuda_isCurrentStreamCapturing = lambda: False
     for kind, told in _NOT_PREDICTED.items():
         kind.__new__ = _refusing(f"{told}, which is not predicted. Predict without it")
-    for name in _OF_THE_DRIVER:
+    # Functions that ask NVIDIA's driver how busy a GPU is.
+    for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "device_memory_used"):
         setattr(cuda, name, _unknown)
     cuda.list_gpu_processes = lambda device=None: "no processes are running"
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
@@ -132,18 +131,23 @@ _OF_CUDA = re.compile(
 """Functions of ``torch._C`` that a build for CUDA has, without those that only keep settings."""
 
 
+_NOTHING = (
+    *("_cuda_init", "_cuda_ipc_collect", "_cuda_sleep", "_cuda_set_sync_debug_mode", "_cuda_clearCublasWorkspaces"),
+    *("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats"),
+    *("_cuda_resetPeakHostMemoryStats", "_cuda_resetAccumulatedHostMemoryStats"),
+    *("_cuda_record_memory_history", "_cuda_attach_out_of_memory_observer"),
+)
+"""Functions of ``torch._C`` that do nothing in a prediction."""
+
+
 def answers() -> dict[str, Any]:
     """Return what ``torch._C`` answers in a prediction, by name."""
-    return {**_devices(), **_streams(), **_memory()}
+    return {**dict.fromkeys(_NOTHING, lambda *args, **options: None), **_devices(), **_streams(), **_memory()}
 
 
 def asks_the_driver(name: str) -> bool:
     """Whether a function of ``torch._C`` would ask NVIDIA's driver in a prediction. Its call ends the prediction."""
     return bool(_OF_CUDA.match(name)) and name not in answers()
-
-
-_OF_THE_DRIVER = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "device_memory_used")
-"""Functions that ask NVIDIA's driver how busy a GPU is."""
 
 
 def _unknown(device_: Any = None) -> int:
@@ -154,7 +158,6 @@ def _unknown(device_: Any = None) -> int:
 def _devices() -> dict:
     return {
         "_has_cuda": True,
-        "_cuda_init": lambda: None,
         "_cuda_hasPrimaryContext": lambda index: index == device.current(),
         "_cuda_getDeviceCount": lambda: device.gpus.count,
         "_cuda_getDevice": device.current,
@@ -165,10 +168,7 @@ def _devices() -> dict:
         "_cuda_getArchFlags": lambda: "sm_{}{}".format(*device.gpus.model.capability),
         "_cuda_getCompiledVersion": lambda: 13000,
         "_cuda_isCurrentStreamCapturing": lambda: False,
-        "_cuda_ipc_collect": lambda: None,
-        "_cuda_sleep": lambda cycles: None,
         "_cuda_get_sync_debug_mode": lambda: 0,
-        "_cuda_set_sync_debug_mode": lambda mode: None,
         "_nccl_version": lambda: NCCL_VERSION[0] << 32 | NCCL_VERSION[1] << 16 | NCCL_VERSION[2],
         "_nccl_version_suffix": lambda: b"",
         "_scatter": _scatter,
@@ -189,7 +189,7 @@ def _scatter(tensor: torch.Tensor, devices: list[int], *rest) -> list[torch.Tens
 
 def _streams() -> dict:
     def stream(number: int, index: int) -> tuple[int, int, int]:
-        return number, index, _CUDA
+        return number, index, 1  # c10::DeviceType::CUDA
 
     return {
         "_cuda_getCurrentStream": lambda index: stream(device.current_stream(), index),
@@ -204,24 +204,17 @@ def _memory() -> dict:
     return {
         "_cuda_memoryStats": _statistics,
         "_cuda_resetPeakMemoryStats": lambda index: device.recorder.allocator.reset_peaks(),
-        "_cuda_resetAccumulatedMemoryStats": lambda index: None,
         "_cuda_emptyCache": lambda: device.recorder.memory.empty_cache(),
         "_cuda_hostMemoryStats": lambda: {},
-        "_cuda_resetPeakHostMemoryStats": lambda: None,
-        "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
         "_cuda_setMemoryFraction": lambda fraction, index: _set_allocator(f"per_process_memory_fraction:{fraction}"),
         "_cuda_getMemoryFraction": lambda index: 1.0,
         "_cuda_getAllocatorBackend": lambda: "native",
-        "_cuda_clearCublasWorkspaces": lambda: None,
         "_cuda_cudaCachingAllocator_set_allocator_settings": lambda settings: _set_allocator(settings),
         "_accelerator_setAllocatorSettings": lambda settings: _set_allocator(settings),
-        "_cuda_record_memory_history": lambda *args, **options: None,
-        "_cuda_attach_out_of_memory_observer": lambda observer: None,
         "_cuda_memorySnapshot": lambda *args: {"segments": [], "device_traces": [], "allocator_settings": {}},
         "_accelerator_emptyCache": lambda: device.recorder.memory.empty_cache(),
         "_accelerator_getDeviceStats": _statistics,
         "_accelerator_resetPeakStats": lambda index: device.recorder.allocator.reset_peaks(),
-        "_accelerator_resetAccumulatedStats": lambda index: None,
         "_accelerator_isAllocatorInitialized": lambda: True,
         "_accelerator_getMemoryInfo": lambda index: _free_and_total(),
     }

@@ -27,19 +27,12 @@ NAMES = frozenset(
 NODES = "MEMLAB_NODES"
 """Variable with the number of nodes that torch's launcher was asked for, where it starts one node."""
 
-RENDEZVOUS_S = 60
-
 
 def is_launcher() -> bool:
-    """Whether this process is a known launcher. Asked before its program begins, which changes ``sys.argv``."""
-    return _program() in NAMES
-
-
-def _program() -> str:
-    """Return the name of the program, or of the module of ``python -m``: ``sys.argv`` has only the ``-m`` yet."""
-    if sys.argv[0] == "-m":
-        return sys.orig_argv[-len(sys.argv)]
-    return os.path.basename(sys.argv[0])
+    """Whether this process is a known launcher: by its program, or by the module of ``python -m``, of which
+    ``sys.argv`` has only the ``-m`` yet. Asked before its program begins, which changes ``sys.argv``."""
+    program = sys.orig_argv[-len(sys.argv)] if sys.argv[0] == "-m" else os.path.basename(sys.argv[0])
+    return program in NAMES
 
 
 def start_one_node() -> None:
@@ -55,7 +48,7 @@ def _torch_starts_one_node(api: "Any") -> None:
         os.environ[NODES] = str(config.max_nodes)
         config.min_nodes = config.max_nodes = 1
         config.rdzv_backend, config.rdzv_endpoint = "c10d", "localhost:0"  # a free port
-        config.rdzv_configs = {"timeout": RENDEZVOUS_S}
+        config.rdzv_configs = {"timeout": 60}  # seconds
         config.max_restarts = 0
         return launch(config, *arguments, **options)
 

@@ -142,7 +142,9 @@ def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps
     """Trace the (batch, tokens) that ``split`` returns once the engine is ready. Works once per process."""
     os.environ.update(variables(plan), RANK=str(rank))
     trace = Trace(rank, plan.world_size)
-    gpus = _gpus(plan)
+    hardware = plan.config.hardware
+    memory_bytes = int((hardware.memory_gib or device.UNKNOWN_GIB) * 2**30)
+    gpus = device.Gpus(hardware.gpu, memory_bytes, plan.world_size)
     recorder = Recorder(trace, FakeTensorMode(allow_non_fake_inputs=True))
     device.install(recorder, gpus)
     from memlab.predict.trace.shadow.training import Shadow
@@ -151,9 +153,3 @@ def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps
     with recorder:
         Shadow(plan, config, recorder, split, steps, RunFolder(scratch)).run()
     return trace
-
-
-def _gpus(plan: Plan) -> device.Gpus:
-    hardware = plan.config.hardware
-    memory_bytes = int((hardware.memory_gib or device.UNKNOWN_GIB) * 2**30)
-    return device.Gpus(hardware.gpu, memory_bytes, plan.world_size)

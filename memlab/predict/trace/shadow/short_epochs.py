@@ -132,17 +132,15 @@ class ShortEpochs:
         read = self._read(loader, own, fetcher, self._batches_left(loader)) if is_first else ReadAhead()
         steps_before, micro_before, given = self._session.steps_done, self._session.micro_batches, 0
         per_step = window = 0  # batches; not known before the first optimizer step
-        while not window or given < window * (ORDINARY_STEPS if is_first else 1):
-            try:
-                index = next(own)
-            except StopIteration:
-                break
+        for index in own:
             yield index
             given += 1
             steps = self._session.steps_done - steps_before
             if steps and not window:
                 per_step = max((self._session.micro_batches - micro_before) // steps, 1) * _together(loader)
                 window = lcm(per_step, self._repeats(read))
+            if window and given >= window * (ORDINARY_STEPS if is_first else 1):
+                break
         if is_first and window:
             chosen = dearest_windows(read.batches, rank_number(), given, window, self._recorder.sizes_follow_values)
             self._note(

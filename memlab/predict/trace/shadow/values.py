@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
 
 from memlab.attach.nested_tensors import tensors_in
 from memlab.predict.trace.shadow.choices import Choices
@@ -182,24 +183,20 @@ class Values:
             return None
         given = tensors_in((args, kwargs)) if self._takes else ()
         if out.dtype is torch.bool or any(hasattr(tensor.untyped_storage(), "_memlab_taken") for tensor in given):
-            found = self._run(facts, func, *self._one_healthy((args, kwargs)))
+            found = self._run(facts, func, *tree_map(self._one_healthy, (args, kwargs)))
             if isinstance(found, torch.Tensor) and found.numel() == 1:
                 return found.item()
         return None
 
     def _one_healthy(self, value: Any) -> Any:
-        """Replace tensors by host tensors of one element, with its value in a healthy run."""
-        if isinstance(value, torch.Tensor):
-            known = self.of(value) if value.numel() else None
-            with _disable_current_modes():
-                if known is not None:
-                    return known.reshape(-1)[:1].clone().reshape([1] * value.dim())
-                return _aten.full.default([1] * value.dim(), self.healthy(value), dtype=value.dtype, device=_HOST)
-        if isinstance(value, list | tuple):
-            return type(value)(self._one_healthy(item) for item in value)
-        if isinstance(value, dict):
-            return {name: self._one_healthy(item) for name, item in value.items()}
-        return value
+        """Return in place of a tensor a host tensor of one element, with its value in a healthy run."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        known = self.of(value) if value.numel() else None
+        with _disable_current_modes():
+            if known is not None:
+                return known.reshape(-1)[:1].clone().reshape([1] * value.dim())
+            return _aten.full.default([1] * value.dim(), self.healthy(value), dtype=value.dtype, device=_HOST)
 
     def _choose(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any], out: Any) -> bool:
         """Give the indices in ``out`` the values that are chosen for unknown floats. ``False``: there are none, or too
