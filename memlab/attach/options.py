@@ -22,6 +22,7 @@ class Options:
     started_at: float | None = None  # time.time() when the parent started the command
     explain_ranks: tuple[int, ...] = ()  # ranks that record it; empty: all
     profile: int | None = None  # run torch's profiler in the steps after this optimizer step
+    probes_host: bool = True  # tell at the end how fast this host is
     explain_oom: bool = False  # record the last actions after the step of ``explain``, for an out-of-memory
 
     def profiles(self, step: int) -> bool:

@@ -68,7 +68,8 @@ class RankFile:
         session.finish(error)
         gather(session)
         outcome = session.outcome(error)
-        if outcome["status"] in ("ok", "gpu_oom") and not _number("LOCAL_RANK"):
+        probes = session.options.probes_host and not _number("LOCAL_RANK")
+        if probes and outcome["status"] in ("ok", "gpu_oom"):
             self.host_probe = probe_host()
         self.write(outcome)
         session.end()

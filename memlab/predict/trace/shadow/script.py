@@ -111,7 +111,8 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     unpredictable.explain_at_the_end()
     faulthandler.enable()  # compiled code may read memory that is not there
     ending = _Ending(recorder)
-    meters = ending.file = start.begin(Options(str(own_folder()), simulation.steps, started_at=simulation.started_at))
+    options = Options(str(own_folder()), simulation.steps, started_at=simulation.started_at, probes_host=False)
+    meters = ending.file = start.begin(options)
     exits.listen(meters.session.exits)
     if simulation.steps is None:
         ShortEpochs(meters.session, recorder).install()
