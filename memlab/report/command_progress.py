@@ -14,6 +14,14 @@ from memlab.predict.trace.run_command import LOG, steps_done
 from memlab.runs.folder import RunFolder
 from memlab.system.terminal import safe
 
+EVERY_S = 1.0
+PLAIN_S = 10.0
+"""Seconds between lines if the output is not a terminal."""
+
+
+LAST_BYTES = 1000
+"""Bytes at the end of the script's output in which its last line is looked for."""
+
 MOST_LETTERS = 80
 """Length of the script's last line that is shown, in letters."""
 
@@ -66,16 +74,16 @@ class CommandProgress:
 
     def _last_line(self) -> str:
         """Return the last line of the command's output, without what a terminal would obey."""
-        lines = read_end(self._folder.path / LOG, 1000).splitlines()
+        lines = read_end(self._folder.path / LOG, LAST_BYTES).splitlines()
         return next((safe(line.strip()) for line in reversed(lines) if not OF_TORCH.match(line)), "")
 
     def _watch(self) -> None:
         if self._out.is_terminal:
             with Status(Text(self.line()), console=self._out) as status:
-                while not self._done.wait(1.0):
+                while not self._done.wait(EVERY_S):
                     status.update(Text(self.line()))
         else:
-            while not self._done.wait(10.0):
+            while not self._done.wait(PLAIN_S):
                 self._out.print(self.line())
 
 

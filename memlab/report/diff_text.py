@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
+from typing import Any
 
 from rich.console import Console
 
@@ -20,6 +21,9 @@ from memlab.report.text import SHOWN, say, show_items, show_table
 
 MAIN = ("peak_allocated_bytes", "peak_reserved_bytes", "host_peak_bytes", "step_seconds", "usd_per_million_tokens")
 """Quantities that are always shown. Other quantities are shown if they changed by more than the noise."""
+
+FOLLOWING = ("device_used_bytes", "process_used_bytes", "iterations_per_second", "samples_per_second")
+"""Quantities that follow from reserved memory or the step time."""
 
 DIFFERENCE_DIGITS = 3
 """Significant digits of a difference of speeds and of its noise. Differences of memory have the sizes' decimals."""
@@ -123,7 +127,11 @@ def show_warnings(warnings: Sequence[str], out: Console) -> None:
 def _change_row(change: ChangedKey) -> list[str]:
     """Write a changed key with its values; empty for the words of the only command, which have nothing beside them."""
     values = _different_words(change.values) if change.key == COMMAND else change.values
-    return [change.key, *("-" if value is None else str(value) or "(empty)" for value in values)] if values else []
+    return [change.key, *map(_written, values)] if values else []
+
+
+def _written(value: Any) -> str:
+    return "-" if value is None else str(value) or "(empty)"
 
 
 def _different_words(commands: Sequence[str | None]) -> list[str | None]:
@@ -153,8 +161,7 @@ def _show_quantities(
     known = [row for row in quantities if row.quantities[0] or row.quantities[place + 1]]
     shown = [row for row in known if all_quantities or _is_shown(row, row.differences[place])]
     both = {row.key: (row.quantities[0], row.quantities[place + 1]) for row in shown}
-    sizes = [values for key, values in both.items() if key.endswith("_bytes")]
-    places = units.places(each.value for values in sizes for each in values if each)
+    places = units.places(each.value for key, values in both.items() if _is_size(key) for each in values if each)
     rows = [
         (
             units.name(row.key),
@@ -181,9 +188,12 @@ def _is_shown(row: QuantityRow, difference: Difference | None) -> bool:
 
 
 def follows(key: str) -> bool:
-    """Return whether a quantity follows from others: from reserved memory, the step time, or earlier, fuller phases."""
-    following = ("device_used_bytes", "process_used_bytes", "iterations_per_second", "samples_per_second")
-    return key in following or key.endswith(".peak_reserved_bytes")
+    """Return whether a quantity follows from others; a phase's reserved memory follows from earlier, fuller phases."""
+    return key in FOLLOWING or key.endswith(".peak_reserved_bytes")
+
+
+def _is_size(key: str) -> bool:
+    return key.endswith("_bytes")
 
 
 def _known(key: str, quantity: Quantity | None, places: int) -> str:
@@ -193,7 +203,7 @@ def _known(key: str, quantity: Quantity | None, places: int) -> str:
 
 
 def _value(key: str, value: float, places: int, digits: int = 4) -> str:
-    if key.endswith("_bytes"):
+    if _is_size(key):
         return units.gib(value, places)
     if "seconds" in key:
         return units.seconds(value)

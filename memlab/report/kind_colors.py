@@ -30,9 +30,11 @@ KIND_COLORS = {
 """Kind, from the bottom of a stack to its top -> its colour on a white and on a dark page. What stays over the steps
 lies below what comes and goes."""
 
+_UNKNOWN = ("#8A8A8A", "#9A9A9A")
+
 
 def kind_colors(kinds: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return kind -> colour on a white and on a dark page, in the order of a stack; unknown kinds lie on top, grey."""
     known = list(KIND_COLORS)
     ordered = sorted(set(kinds), key=lambda kind: (known.index(kind) if kind in known else len(known), kind))
-    return {kind: KIND_COLORS.get(kind, ("#8A8A8A", "#9A9A9A")) for kind in ordered}
+    return {kind: KIND_COLORS.get(kind, _UNKNOWN) for kind in ordered}

@@ -15,6 +15,11 @@ from memlab.report.text import say, show_command, show_table
 from memlab.report.verdict_text import AFTER_A_CHANGE, WORDS, how_sure, is_calibrated
 from memlab.system.terminal import safe
 
+WHY_WORTH_MEASURING = "no other configuration has options at least as fast and fits as large a batch"
+
+PLAIN_S = 10.0
+"""Seconds between lines of progress if the output is not a terminal."""
+
 
 class PlanProgress:
     """Progress display, used with ``with``: a bar on a terminal, plain lines elsewhere."""
@@ -43,7 +48,7 @@ class PlanProgress:
         left = (of - done) * (now - began) / (done - first) if done > first else 0
         more = f"; about {units.duration(left)} left" if left >= 1 else ""
         self._bar.update(self._task, description=f"{what}{more}", completed=done, total=of)
-        if not self._out.is_terminal and now - self._last_line > 10.0:
+        if not self._out.is_terminal and now - self._last_line > PLAIN_S:
             self._last_line = now
             self._out.print(f"{what}: {done} of {of}{more}")
 
@@ -91,7 +96,9 @@ def show_rows(rows: Sequence[Row], out: Console) -> None:
         (
             *(row.candidate.options.get(name, "-") for name in names),
             row.batch or "-",
-            *(units.gib(getattr(row.best, size, None), places) for size in ("used", "free", "host")),
+            units.gib(row.best.used if row.best else None, places),
+            units.gib(row.best.free if row.best else None, places),
+            units.gib(row.best.host if row.best else None, places),
             _probability(row),
             *([_rate(row), _price(row)] if speed else []),
             _beyond(row),
@@ -108,8 +115,8 @@ def show_rows(rows: Sequence[Row], out: Console) -> None:
 def show_measure(measure: Sequence[Row], shown: int, out: Console) -> None:
     """Print the configurations that are worth measuring."""
     if measure:
-        best = "no other configuration has options at least as fast and fits as large a batch"
-        say(f"Measure next ({'fastest first' if _have_rates(measure) else best}):", out)
+        why = "fastest first" if _have_rates(measure) else WHY_WORTH_MEASURING
+        say(f"Measure next ({why}):", out)
     for row in measure[:shown]:
         say(_line(row), out, indent=2)
     if len(measure) > shown:
@@ -145,13 +152,23 @@ def show_changes(base: Outcome, changes: Sequence[SingleChange], out: Console) -
     if isinstance(base, str):
         return
     places = units.places([base.used])
-    rows = []
-    for change in changes:
-        outcome = change.outcome
-        sizes = (None,) * 3 if isinstance(outcome, str) else (outcome.used, change.saved, outcome.host)
-        rows.append((change.word, ending(outcome), change.price, *(units.gib(size, places) for size in sizes)))
+    rows = [
+        (
+            change.word,
+            ending(change.outcome),
+            change.price,
+            *_quantities(change, places),
+        )
+        for change in changes
+    ]
     columns = ["change", "then", "price", "needs GiB", "saves GiB", "host GiB"]
     show_table(out, "One change at a time, predicted", columns, rows, left=3, spare=("host GiB",))
+
+
+def _quantities(change: SingleChange, places: int) -> tuple[str, ...]:
+    outcome = change.outcome
+    sizes = (None,) * 3 if isinstance(outcome, str) else (outcome.used, change.saved, outcome.host)
+    return tuple(units.gib(size, places) for size in sizes)
 
 
 def ending(outcome: Outcome) -> str:

@@ -14,8 +14,15 @@ from memlab.report import units
 from memlab.report.text import say
 from memlab.report.verdict_text import AFTER_A_CHANGE
 
+NAMED = 4
+"""Most kinds of memory that a remedy names."""
+
 NOTABLE = 0.005
 """Share of the memory of the run as it is from which on a change helps, and a difference of a kind is named."""
+
+FAR_OFF = 0.05
+"""Error of the prediction of a measured run from which on a sentence warns."""
+
 
 KEYS = ("used", "reserved", "allocated")
 
@@ -103,7 +110,7 @@ def _provenance(base: Needs, measured: Measured | None) -> str:
         )
     errors = {key: getattr(base, key) / getattr(measured, key) - 1 for key in KEYS[1:] if getattr(measured, key)}
     told = ", ".join(f"{units.signed_percent(error)} in {key}" for key, error in errors.items())
-    doubt = " So its remedies may be off, too." if any(abs(error) > 0.05 for error in errors.values()) else ""
+    doubt = " So its remedies may be off, too." if any(abs(error) > FAR_OFF for error in errors.values()) else ""
     return (
         "The first figure is measured, the second is the measured one and the difference of two predictions: of the "
         f"run as it is, and with the change alone. Predicted against measured, the run as it is: {told}.{doubt}"
@@ -123,10 +130,10 @@ def _effects(needs: Needs, found: Remedies) -> Iterator[str]:
 
 
 def _blocks(remedy: Remedy, needs: Needs, base: Needs) -> str:
-    """Write what is gone and what is new at the peak, of four kinds at most, with the module of the largest part."""
+    """Write what is gone and what is new at the peak, by kind, with the module of the largest part."""
     assert remedy.blocks is not None
     least = NOTABLE * base.used
-    parts = [part for part in remedy.blocks.parts if abs(part.change) >= least][:4]
+    parts = [part for part in remedy.blocks.parts if abs(part.change) >= least][:NAMED]
     named = [f"{part.name} {units.signed_size(part.change)}{_where(part, least)}" for part in parts]
     slack = needs.rank.peak.slack.total - base.rank.peak.slack.total
     if abs(slack) >= least:

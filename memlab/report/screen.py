@@ -28,11 +28,18 @@ from memlab.system.terminal import safe
 LINES, WIDTH = 16, 100
 """Size of the screen."""
 
+MOST_PHASES = 7
+
+MOST_ASSUMED = 3
+"""Lines of what was assumed, with the empty one before."""
+
 MOST_OF_A_SLOT = 3
 """Lines of one sentence; the rest of a longer one is left to ``--all``."""
 
 NAMES = 21
 """Columns of a phase's name."""
+
+FIRST_STEP = "first step"
 
 
 def show_screen(record: Record, folder: RunFolder, out: Console) -> None:
@@ -49,7 +56,7 @@ def screen(record: Record, folder: RunFolder, width: int = WIDTH) -> list[str]:
     top = [line for text in (verdict(record), speed(record), remark(record)) for line in _wrapped(text, width)]
     below = _assumed(record, width)
     last = [_last_line(record, folder, width)]
-    phases = min(7, LINES - len(top) - len(below) - len(last) - 2)
+    phases = min(MOST_PHASES, LINES - len(top) - len(below) - len(last) - 2)
     is_known = record.source != PREDICTED or record.status in (*OUT_OF_MEMORY, "ok")
     table = phase_lines(record, phases) if phases > 0 and is_known else []
     lines = [*top, *([""] if table else []), *table, "", *below, *last]
@@ -88,18 +95,18 @@ def _phases(record: Record) -> dict[str, dict[str, Any]]:
     known: Mapping[str, Mapping[str, Any]] = rank["phases"] or (rank["attached"] or {}).get("phases") or {}
     found: dict[str, dict[str, Any]] = {}
     for phase in (name for name in COMMAND_PHASES if name in known):
-        merged = found.setdefault("first step" if phase in FIRST_STEP_PHASES else phase.replace("_", " "), {})
+        merged = found.setdefault(FIRST_STEP if phase in FIRST_STEP_PHASES else phase.replace("_", " "), {})
         for _, key in _quantities(record):
             merged[key] = max(merged.get(key) or 0, known[phase].get(key) or 0)
     return found
 
 
 def _assumed(record: Record, width: int) -> list[str]:
-    """Return the sentences that have room in three lines, with the empty one before; whole ones where possible."""
+    """Return the sentences that have room, whole ones where possible."""
     lines: list[str] = []
     for sentence in assumed(record) if record.ranks else ():
         wrapped = _wrapped(sentence, width)
-        if len(lines) + len(wrapped) <= 3 - (not lines):
+        if len(lines) + len(wrapped) <= MOST_ASSUMED - (not lines):
             lines += wrapped
     return lines
 

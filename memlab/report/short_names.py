@@ -10,6 +10,9 @@ from memlab.analyse.run_view import RunView, value_at
 PLAIN = ("model", "zero_stage")
 """Groups whose option is in every name if it varies, without the group's name: zero3."""
 
+MOST_KEYS = 2
+"""Most values added to names whose options are equal. Names that are still equal get a number."""
+
 
 def usual_options(firsts: Sequence[RunView]) -> dict[str, str]:
     """Find the option that more than half of the configurations have, for each group in which they differ."""
@@ -52,8 +55,10 @@ def _options(run: RunView, shown: Sequence[str], usual: dict[str, str]) -> list[
 
 
 def _values_apart(runs: Sequence[RunView]) -> list[list[str]]:
-    """List for each run the ``key=value`` words of the first two keys in which these runs differ. Names that are still
-    equal get a number."""
+    """List for each run the ``key=value`` words in which these runs differ."""
     keys = [key for key in varied_keys(runs) if key != COMMAND]  # its script is named already
     keys = [key for key in keys if not any(isinstance(value_at(run.config, key), list) for run in runs)]  # too long
-    return [[f"{key}={value}" for key in keys[:2] if (value := value_at(run.config, key)) is not None] for run in runs]
+    return [
+        [f"{key}={value}" for key in keys[:MOST_KEYS] if (value := value_at(run.config, key)) is not None]
+        for run in runs
+    ]

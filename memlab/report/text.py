@@ -100,6 +100,12 @@ NARROWEST = 24
 KEYS = 40
 """Fewest characters of a name in the first column, which identifies the rows."""
 
+GAP = 2
+"""Characters between two columns."""
+
+FLOOR = 10
+"""Fewest characters of a text, as long as the first column can be cut."""
+
 
 @dataclass(frozen=True)
 class TextTable:
@@ -158,16 +164,10 @@ def show_items(
 
 def _show(cells: Mapping[str, Sequence[str]], texts: Sequence[str], spare: Sequence[str], out: Console) -> None:
     """Print the columns ``cells``, of which ``texts`` are text and the others numbers."""
-    least = {name: max(map(len, [*name.split(), *column]), default=1) for name, column in cells.items()}
-    for name in texts[1:]:  # texts may break, as the titles of all columns, and long words may be cut
-        words = (word for cell in cells[name] for word in cell.split(" "))
-        least[name] = max([*map(len, name.split()), *(min(len(word), NARROWEST) for word in words)])
+    least = {name: _number_width(name, column) for name, column in cells.items()}
+    least |= {name: _text_width(name, cells[name]) for name in texts[1:]}
     least |= {name: min(least[name], max(KEYS, len(name))) for name in texts[:1]}
-    dropped = []
-    for name in spare:
-        if _room(least, out) < 0 and name in least:
-            del least[name]
-            dropped.append(name)
+    dropped = _drop(least, spare, out)
     widths = _column_widths(least, cells, [name for name in texts if name in least], out)
     table = Table(box=None, pad_edge=False)
     for name, width in widths.items():
@@ -180,10 +180,30 @@ def _show(cells: Mapping[str, Sequence[str]], texts: Sequence[str], spare: Seque
         say(f"The terminal is too narrow for: {', '.join(reversed(dropped))}.", out)
 
 
+def _drop(least: dict[str, int], spare: Sequence[str], out: Console) -> list[str]:
+    """Remove columns of ``spare`` from ``least`` until the others fit. Returns the names of the removed columns."""
+    dropped = []
+    for name in spare:
+        if _room(least, out) < 0 and name in least:
+            del least[name]
+            dropped.append(name)
+    return dropped
+
+
+def _number_width(name: str, cells: Sequence[str]) -> int:
+    """Return the fewest characters that a column of numbers needs; its title may break into several lines."""
+    return max(map(len, [*name.split(), *cells]), default=1)
+
+
+def _text_width(name: str, cells: Sequence[str]) -> int:
+    """Return the fewest characters that a column of text needs; texts may break, and long words may be cut."""
+    words = (word for cell in cells for word in cell.split(" "))
+    return max([*map(len, name.split()), *(min(len(word), NARROWEST) for word in words)])
+
+
 def _room(widths: Mapping[str, int], out: Console) -> int:
-    """Return the characters of a line that the columns and their gaps, two characters each, leave free; negative if
-    these do not fit."""
-    return out.width - sum(widths.values()) - 2 * (len(widths) - 1)
+    """Return the characters of a line that the columns and their gaps leave free; negative if these do not fit."""
+    return out.width - sum(widths.values()) - GAP * (len(widths) - 1)
 
 
 def _column_widths(
@@ -192,8 +212,8 @@ def _column_widths(
     """Compute the width of each column.
 
     Free characters go to the first column, then in equal shares to the other text columns, of which the short ones
-    leave some to the long ones. Lacking characters are taken from the widest text column as long as it has more than
-    ten, and from the first column last.
+    leave some to the long ones. Lacking characters are taken from the widest text column, and from the first column
+    last.
     """
     widths, room = dict(least), _room(least, out)
     lacking = {name: max(map(len, [name, *cells[name]])) - widths[name] for name in least}
@@ -205,7 +225,7 @@ def _column_widths(
         widths[name] += more
         room -= more
     for _ in range(-room):
-        cut = [name for name in texts[1:] if widths[name] > 10] or texts
+        cut = [name for name in texts[1:] if widths[name] > FLOOR] or texts
         widest = max(cut, key=widths.get)
         widths[widest] = max(1, widths[widest] - 1)
     return widths

@@ -107,19 +107,25 @@ def _failure(rank: Explained, oom: OutOfMemory) -> dict[str, Any]:
 
 
 def _rank(result: Mapping[str, Any]) -> dict[str, Any]:
-    of_command = (result["attached"] or {}).get("phases", {})  # its meters know more figures of a phase than torch
     phases = {
-        phase: {key: {**figures, **of_command.get(phase, {})}.get(key) for key in BY_PHASE}
-        for phase, figures in result["phases"].items()
+        phase: {key: figures.get(key) for key in BY_PHASE} for phase, figures in _figures_by_phase(result).items()
     }
     facts = {key: result[key] for key in ("rank", "status", "same_as_rank", "device_total_bytes", *OF_RANK)}
     return {**facts, "phases": phases}
 
 
+def _figures_by_phase(result: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the figures of each phase. A command's meters know more of them than torch."""
+    attached = result["attached"] or {}
+    return {
+        phase: {**figures, **attached.get("phases", {}).get(phase, {})} for phase, figures in result["phases"].items()
+    }
+
+
 def history(rank: Explained, record: Record, run: int) -> dict[str, Any]:
     """Return the history of one rank of a record, the run with this number. Sizes are in bytes, times in
     microseconds."""
-    trace, oom = rank.history.trace, rank.oom
+    trace = rank.history.trace
     found = placements(trace, rank.history.recorder())
     strings: dict[str, int] = {}
     return {
@@ -128,8 +134,7 @@ def history(rank: Explained, record: Record, run: int) -> dict[str, Any]:
         "source": rank.source,
         "events": found.events,
         "peak": rank.peak.event,
-        # the last event before the request with which memory ran out; None where the history ends before it
-        "failed": None if oom is None or oom.last_parts is not None else min(oom.moment.event, found.events - 1),
+        "failed": _failed(rank, found.events),
         "parts": [[part.phase, part.step, part.begin, part.end] for part in parts_of(trace, found.events)],
         "sites": [[strings.setdefault(text, len(strings)) for text in _site(site)] for site in trace.sites],
         "strings": list(strings),
@@ -148,6 +153,13 @@ def history(rank: Explained, record: Record, run: int) -> dict[str, Any]:
         "outside": _outside(rank, found.events),
         "host": _host(trace),
     }
+
+
+def _failed(rank: Explained, events: int) -> int | None:
+    """Return the last event before the request with which memory ran out; ``None`` where the history ends before it."""
+    if rank.oom is None or rank.oom.last_parts is not None:
+        return None
+    return min(rank.oom.moment.event, events - 1)
 
 
 def _site(site: Site) -> tuple[str, ...]:

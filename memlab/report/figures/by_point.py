@@ -92,6 +92,10 @@ def _against_measured(axes: Any, sheet: Sheet, pairs: list[Pair], key: str) -> N
     axes.set_ylim(0, top)
 
 
+LABELLED = 8
+"""Most points of the front with a label; more labels would cover one another."""
+
+
 def pareto(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     """Draw reserved memory of the highest rank against tokens/s of all GPUs."""
     figure, panels = canvas.new_figure(1, 1, 4.0)
@@ -109,7 +113,7 @@ def pareto(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     axes.step(
         *_places(best), where="post", color=OOM_COLOR, linewidth=1.0, label="front: no run is faster with less memory"
     )
-    for run in best[:: -(len(best) // 8 + 1)]:  # more than 8 labels would cover one another
+    for run in best[:: -(len(best) // LABELLED + 1)]:
         micro, tokens = point_of(run)
         where = (_memory(run), _speed(run))
         axes.annotate(
@@ -235,12 +239,16 @@ def _bars(axes: Any, run: RunView) -> None:
     axes.grid(axis="x", visible=False)
 
 
+MOST_CURVES = 4
+"""Most panels of a figure."""
+
+
 def step_memory(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    """Draw the largest point with a curve of each configuration, for at most four, one panel below the other."""
+    """Draw the largest point with a curve of each configuration, one panel below the other."""
     curves = {label: found for label, members in sheet.configurations.items() if (found := _largest(members))}
     if not curves:
         raise NothingToDraw("no record keeps its memory over a step (predictions do)")
-    figure, panels, notes = canvas.new_panels(curves, 4, 1, (0.6, 2.1), sharey=True)
+    figure, panels, notes = canvas.new_panels(curves, MOST_CURVES, 1, (0.6, 2.1), sharey=True)
     for axes, (label, (run, curve)) in zip(panels, curves.items(), strict=False):
         _draw_curve(axes, curve, sheet.styles[label].color)
         axes.set_title(canvas.plain(", ".join(filter(None, (sheet.short(label), _point(run))))), pad=16)

@@ -111,6 +111,12 @@ RC = {
 
 DPI = 160
 
+WIDTH = 9.0
+"""Width of a figure in inches."""
+
+LINE = 0.19
+"""Height of a line of the legend in inches."""
+
 FEW = 40
 """Most points of a line with a marker on each point."""
 
@@ -119,7 +125,7 @@ OOM_COLOR = "#444444"
 
 def new_figure(rows: int = 1, columns: int = 1, height: float = 3.4, **options: Any) -> tuple[Figure, Any]:
     """Make a figure and the two-dimensional array of its axes. ``height`` in inches, without the legend."""
-    figure = Figure(figsize=(9.0, height), layout="constrained")
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
@@ -138,9 +144,8 @@ def finish(figure: Figure, sheet: Sheet, title: str, notes: Sequence[str] = ()) 
         columns = max(1, min(len(handles), 4, 110 // (max(map(len, handles)) + 8)))
         rows = math.ceil(len(handles) / columns)
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns)
-    lines = rows + subtitle.count("\n") + wrapped(title).count("\n") + 1
     width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + 0.19 * lines)
+    figure.set_size_inches(width, height + LINE * (rows + subtitle.count("\n") + wrapped(title).count("\n") + 1))
     return figure
 
 
@@ -232,10 +237,14 @@ def from_zero(panels: Iterable[Any], memory_gib: float | None = None) -> None:
         axes.set_ylim(0, 1.06 * max(top, memory_gib if near else 0))
 
 
+def marker_size(points: Sequence[Any]) -> float:
+    """Return the marker size in typographic points: large for few data points, small for a cloud."""
+    return 6.0 if len(points) <= FEW else 1.8 if is_cloud(points) else 4.0
+
+
 def cloud(look: Style, points: Sequence[Any], **more: Any) -> dict[str, Any]:
-    """Return how points without a line between them are drawn: large where they are few, small in a cloud."""
-    size = 6.0 if len(points) <= FEW else 1.8 if is_cloud(points) else 4.0
-    marks = {"color": look.color, "marker": look.marker, "markersize": size, "markeredgewidth": 0}
+    """Return how points without a line between them are drawn."""
+    marks = {"color": look.color, "marker": look.marker, "markersize": marker_size(points), "markeredgewidth": 0}
     return {**marks, "linestyle": "none", "rasterized": is_cloud(points), **more}
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import explain
-from memlab.analyse.explain.phases import Part
+from memlab.analyse.explain.phases import Part, PhaseRun
 from memlab.analyse.explain.placements import ROUNDING, Timeline, by_kind, timeline
 from memlab.analyse.run_view import RunView
 from memlab.core.errors import RecordError
@@ -98,6 +98,8 @@ BUCKETS = 120
 NARROW, SHORT = 0.03, 0.12
 """Shares of the axis: a phase narrower than NARROW has no name; that of a last one narrower than SHORT ends with it."""
 
+PAGEABLE, PINNED = OKABE_ITO[2][0], OKABE_ITO[1][0]
+
 
 def over_step(run: DrawnRun) -> Figure:
     """Draw the step that holds the peak; the x axis is time if a clock is known, else the number of the event."""
@@ -110,9 +112,7 @@ def over_step(run: DrawnRun) -> Figure:
     _draw_step(panels[0][0], run, begin, end)
     if host:
         _draw_host_tensors(panels[1][0], run, host, begin, end)
-    clock = "ms of the host since the step began, with the memory history recorded"
-    events = "allocations, frees and other events since the step began"
-    canvas.counted(panels[-1][0], events if run.timeline.seconds is None else clock)
+    canvas.counted(panels[-1][0], _axis_name(run))
     step = f"step {run.rank.at.step}" if run.rank.at.step else "the step of the peak"
     return canvas.finish(figure, run.sheet, f"What holds the memory in {step}", [run.note])
 
@@ -151,8 +151,7 @@ def _draw_step(axes: Any, run: DrawnRun, begin: int, end: int) -> None:
     peak = line.allocated[line.peak]
     axes.plot(_position(run, line.peak), peak / 2**30, marker="v", color="black", markersize=6, linestyle="none")
     _name_peak(axes, _position(run, line.peak), peak)
-    phases = [part for part in line.parts if part.phase and begin <= part.begin < end]
-    mark_phases(axes, [(_position(run, part.begin), _position(run, part.end - 1), part.phase) for part in phases])
+    mark_phases(axes, [_span(run, part) for part in line.parts if part.phase and begin <= part.begin < end])
 
 
 def _name_peak(axes: Any, position: float, peak: int) -> None:
@@ -172,8 +171,8 @@ def _name_peak(axes: Any, position: float, peak: int) -> None:
 def _draw_host_tensors(axes: Any, run: DrawnRun, host: Sequence[tuple[int, int, int]], begin: int, end: int) -> None:
     at = [_position(run, event) for event, _, _ in host]
     pinned, both = gib([each[2] for each in host]), gib([each[1] + each[2] for each in host])
-    axes.fill_between(at, pinned, step="post", color=OKABE_ITO[1][0], alpha=0.7, label="host tensors, page-locked")
-    axes.fill_between(at, pinned, both, step="post", color=OKABE_ITO[2][0], alpha=0.5, label="host tensors, pageable")
+    axes.fill_between(at, pinned, step="post", color=PINNED, alpha=0.7, label="host tensors, page-locked")
+    axes.fill_between(at, pinned, both, step="post", color=PAGEABLE, alpha=0.5, label="host tensors, pageable")
     axes.set_ylim(0, 1.15 * max(both))
     axes.set_ylabel("host, GiB")
 
@@ -199,7 +198,20 @@ def _position(run: DrawnRun, event: int) -> float:
     return event - begin if seconds is None else 1e3 * (seconds[event] - seconds[begin])
 
 
+def _span(run: DrawnRun, part: Part) -> tuple[float, float, str]:
+    return _position(run, part.begin), _position(run, part.end - 1), part.phase
+
+
+def _axis_name(run: DrawnRun) -> str:
+    if run.timeline.seconds is None:
+        return "allocations, frees and other events since the step began"
+    return "ms of the host since the step began, with the memory history recorded"
+
+
 # --- two runs over a step ---------------------------------------------------------------------------------------------
+
+
+COLORS = (OKABE_ITO[0][0], OKABE_ITO[1][0])
 
 
 def overlaid(first: DrawnRun, second: DrawnRun) -> Figure:
@@ -214,7 +226,7 @@ def overlaid(first: DrawnRun, second: DrawnRun) -> Figure:
         raise NothingToDraw(f"the phases of the two steps differ: {', '.join(names[0])}; and {', '.join(names[1])}")
     figure, panels = canvas.new_figure(2, 1, 4.6, sharex=True)
     edges = [part.begin - steps[0][0].begin for part in steps[0]] + [steps[0][-1].end - steps[0][0].begin]
-    for run, parts, (color, _), dash in zip((first, second), steps, OKABE_ITO[:2], ("solid", "dashed"), strict=True):
+    for run, parts, color, dash in zip((first, second), steps, COLORS, ("solid", "dashed"), strict=True):
         _draw_lines(panels, run, parts, edges, color, dash, _run_name(run, first, second))
     for axes, title in zip(panels.flat, ("allocated", "reserved"), strict=True):
         axes.set_xlim(0, edges[-1])
@@ -267,6 +279,13 @@ def _peaks(first: DrawnRun, second: DrawnRun) -> str:
 # --- by phase ---------------------------------------------------------------------------------------------------------
 
 
+APART = 0.2
+"""Distance of a bar from the middle of its phase; a phase is 1 wide."""
+
+FEWEST_ROWS = 6
+"""Rows of the host's panel for which there is room at least, so that a single bar stays a bar."""
+
+
 def by_phase(run: DrawnRun) -> Figure:
     """Draw two bars for each phase, of its run with the highest peak; the host's memory is the process's.
 
@@ -286,17 +305,21 @@ def by_phase(run: DrawnRun) -> Figure:
 
 def _draw_bars(axes: Any, run: DrawnRun) -> None:
     moments = [moment for phase in run.rank.phases for moment in (phase.peak, phase.end)]
-    at = [number + side for number in range(len(run.rank.phases)) for side in (-0.2, 0.2)]
+    at = [number + side * APART for number in range(len(run.rank.phases)) for side in (-1, 1)]
     held = [held_by_kind(moment.holdings) for moment in moments]
     kinds = {kind: [each.get(kind, 0) for each in held] for kind in set().union(*held)}
     outside = [sum(share.nbytes for share in run.rank.device.outside(moment.event)) for moment in moments]
     canvas.stack_bars(
         axes, at, layers(kinds, [moment.reserved for moment in moments], outside), linewidth=0.4, width=0.36
     )
-    names = [each.part.phase.replace("_", "\n") + f"\n(of {each.times})" * (each.times > 1) for each in run.rank.phases]
-    axes.set_xticks(range(len(names)), names, fontsize=7.5)
+    axes.set_xticks(range(len(run.rank.phases)), [_phase_name(phase) for phase in run.rank.phases], fontsize=7.5)
     axes.grid(axis="x", visible=False)
     axes.set_ylabel("GiB of the device")
+
+
+def _phase_name(phase: PhaseRun) -> str:
+    name = phase.part.phase.replace("_", "\n")
+    return f"{name}\n(of {phase.times})" if phase.times > 1 else name
 
 
 def _host_peaks(run: DrawnRun) -> dict[str, int]:
@@ -314,7 +337,7 @@ def _draw_host_peaks(axes: Any, host: Mapping[str, int]) -> None:
     axes.bar_label(bars, [units.about(nbytes) for nbytes in host.values()], padding=3, fontsize=7)
     axes.margins(x=0.2)
     axes.set_yticks(range(len(host)), [name.replace("_", " ") for name in host], fontsize=7.5)
-    axes.set_ylim(max(len(host), 6) - 0.5, -0.5)  # room for six bars at least, so that a single one stays a bar
+    axes.set_ylim(max(len(host), FEWEST_ROWS) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("GiB of the host,\npeak of the process")
 
@@ -323,6 +346,12 @@ def _draw_host_peaks(axes: Any, host: Mapping[str, int]) -> None:
 
 
 QUANTITIES = {"peak_allocated_bytes": "peak allocated", "peak_reserved_bytes": "peak reserved"}
+
+DARK = 0.75
+"""Share of the highest value from which on a cell is so dark that its number is white."""
+
+READABLE = 16
+"""Most ranks whose cells have numbers."""
 
 
 def over_ranks(run: DrawnRun) -> Figure:
@@ -336,7 +365,7 @@ def over_ranks(run: DrawnRun) -> Figure:
         cells = np.array(
             [[rank["phases"].get(phase, {}).get(key, np.nan) for phase in phases] for rank in ranks], dtype=float
         )
-        _draw_heat_map(figure, axes, cells / GIB, has_numbers=len(ranks) <= 16)
+        _draw_heat_map(figure, axes, cells / GIB, len(ranks) <= READABLE)
         axes.set_title(f"{name}, GiB")
         names = [phase.replace("_", " ") for phase in phases]
         axes.set_xticks(range(len(phases)), names, fontsize=7, rotation=35, ha="right", rotation_mode="anchor")
@@ -353,7 +382,7 @@ def _draw_heat_map(figure: Figure, axes: Any, cells: Any, has_numbers: bool) -> 
         return
     for row, column in np.argwhere(~np.isnan(cells)):
         value = cells[row, column]
-        color = "white" if value > 0.75 * np.nanmax(cells) else "black"  # on dark cells
+        color = "white" if value > DARK * np.nanmax(cells) else "black"
         axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6.5, color=color)
 
 

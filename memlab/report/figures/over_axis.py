@@ -28,6 +28,10 @@ NAMES = {TOKENS: "sequence length, tokens", MICRO: "micro batch, samples per GPU
 """Axis -> its label in figures."""
 
 
+Columns = tuple[list[int], list[float], list[float], list[float]]
+"""Positions, and the lowest, mean and highest value at each."""
+
+
 @dataclass(frozen=True)
 class Series:
     """One line of a figure. ``label``: its configuration; ``name``: its legend. Positions are values of the axis."""
@@ -38,20 +42,32 @@ class Series:
     ooms: tuple[int, ...]  # positions that ran out of GPU memory
     turn: int  # index of the series within its configuration
 
-    def columns(self, key: str) -> list[Sequence[float]]:
-        """Return positions, and lowest, mean and highest value of a figure at each position: of a rate over repeats,
-        of memory over the ranks of all repeats.
+    def ranks(self, key: str) -> Columns:
+        """Return positions, and lowest, mean and highest rank of a figure at each position, over all repeats."""
+        rows = []
+        for position, repeats in sorted(self.points.items()):
+            found = [run.summary[key] for run in repeats if isinstance(run.summary.get(key), dict)]
+            if found:
+                low, high = min(each["min"] for each in found), max(each["max"] for each in found)
+                rows.append((position, low, mean(each["mean"] for each in found), high))
+        return _columns(rows)
+
+    def rate(self, key: str) -> Columns:
+        """Return positions, and lowest, mean and highest value of a rate at each position, over repeats.
 
         Rates that are only bounds are left out.
         """
         rows = []
         for position, repeats in sorted(self.points.items()):
-            values = (value for run in repeats if (value := run.comparable(key)) is not None)
-            found = [each if isinstance(each, dict) else dict.fromkeys(("min", "mean", "max"), each) for each in values]
+            found = [value for run in repeats if (value := run.comparable(key)) is not None]
             if found:
-                low, high = min(each["min"] for each in found), max(each["max"] for each in found)
-                rows.append((position, low, mean(each["mean"] for each in found), high))
-        return list(zip(*rows, strict=True)) or [()] * 4
+                rows.append((position, min(found), mean(found), max(found)))
+        return _columns(rows)
+
+
+def _columns(rows: Sequence[tuple[int, float, float, float]]) -> Columns:
+    positions, low, middle, high = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return list(positions), list(low), list(middle), list(high)
 
 
 def series_over(sheet: Sheet, axis: str) -> list[Series]:
@@ -100,10 +116,7 @@ def _figure(sheet: Sheet, fits: list[tuple[str, Fit]]) -> Figure:
     figure, panels, notes = canvas.new_panels(fits, MOST, COLUMNS, (0.5, 2.7))
     for axes, (label, each) in zip(panels, fits, strict=False):
         _panel(axes, each, sheet.styles[label])
-        quality = f"R² = {each.line.r2:.4f}, {each.line.n:,} points"
-        if each.line.hinge is not None:
-            quality += f", leaves the flat part at {each.line.hinge:,.0f} tokens"
-        canvas.entitle(axes, sheet.short(label), 60, equation(each), quality)
+        canvas.entitle(axes, sheet.short(label), 60, equation(each), _quality(each))
         axes.set_ylabel(f"{units.name(each.quantity)}, GiB")
         canvas.counted(axes, "tokens of one forward (micro batch x sequence length)")
     return canvas.finish(
@@ -127,6 +140,13 @@ def _panel(axes: Any, each: Fit, look: Style) -> None:
     if each.oom_tokens is not None:
         canvas.mark_oom(axes, each.oom_tokens, OOM_COLOR, "out of GPU memory")
     canvas.from_zero([axes], each.memory_gib)
+
+
+def _quality(each: Fit) -> str:
+    words = [f"R² = {each.line.r2:.4f}", f"{each.line.n:,} points"]
+    if each.line.hinge is not None:
+        words.append(f"leaves the flat part at {each.line.hinge:,.0f} tokens")
+    return ", ".join(words)
 
 
 BASE, OTHER = OKABE_ITO[0][0], OKABE_ITO[1][0]
@@ -162,8 +182,7 @@ def slices_overlay(sheet: Sheet, effects: Effects) -> Iterator[tuple[str, Figure
 
 def overlay(sheet: Sheet, pairs: Sequence[Pair], title: str, notes: Sequence[str]) -> Figure:
     """Draw live tensors, reserved memory and speed of both sides, with the difference and its noise below each."""
-    quantities = (sheet.held, "peak_reserved_bytes", "tokens_per_second")
-    keys = [key for key in quantities if any(key in pair.differences for pair in pairs)]
+    keys = [key for key in (sheet.held, "peak_reserved_bytes", "tokens_per_second") if _has(pairs, key)]
     figure, panels = canvas.new_figure(2, len(keys), 4.4, sharex=True, gridspec_kw={"height_ratios": (3, 2)})
     for column, key in enumerate(keys):
         above, below = panels[0][column], panels[1][column]
@@ -184,6 +203,10 @@ def _lines(effects: Effects, least: int) -> dict[tuple[str, str, str, int], list
     lines of at least ``least`` pairs."""
     groups = grouped(effects.pairs, lambda pair: (pair.where, pair.base, pair.other, pair.micro))
     return {group: pairs for group, pairs in groups.items() if len(pairs) >= least}
+
+
+def _has(pairs: Sequence[Pair], key: str) -> bool:
+    return any(key in pair.differences for pair in pairs)
 
 
 def _both(axes: Any, pairs: Sequence[Pair], key: str) -> None:
@@ -235,8 +258,8 @@ def memory_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
     figure, panels = canvas.new_figure(1, 2, sharey=True)
     for axes, key in zip(panels[0], (sheet.held, "peak_reserved_bytes"), strict=True):
         for series in all_series:
-            positions, *sizes = series.columns(key)
-            _line(axes, sheet, series, [positions, *map(gib, sizes)])
+            positions, *sizes = series.ranks(key)
+            _line(axes, sheet, series, positions, [gib(each) for each in sizes])
         axes.set_title(units.name(key))
         canvas.counted(axes, NAMES[axis])
     panels[0][0].set_ylabel("GiB per GPU")
@@ -249,12 +272,13 @@ def memory_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
 
 def speed_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
     all_series = series_over(sheet, axis)
-    if not any(series.columns("tokens_per_second")[0] for series in all_series):
+    if not any(series.rate("tokens_per_second")[0] for series in all_series):
         raise NothingToDraw(f"no run has a known speed{sheet.unknown_speed}")
     figure, panels = canvas.new_figure(1, 2)
     for axes, (key, name) in zip(panels[0], RATES.items(), strict=True):
         for series in all_series:
-            _line(axes, sheet, series, series.columns(key))
+            positions, *rates = series.rate(key)
+            _line(axes, sheet, series, positions, rates)
         axes.set_ylabel(name)
         canvas.thousands(axes.yaxis)
         canvas.counted(axes, NAMES[axis])
@@ -263,12 +287,12 @@ def speed_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
     yield "", canvas.finish(figure, sheet, f"Speed over {TITLES[axis]}")
 
 
-def _line(axes: Any, sheet: Sheet, series: Series, columns: Sequence[Sequence[float]]) -> None:
-    """Draw one line with its band. ``columns``: positions, and lowest, mean and highest value at each."""
-    positions, low, middle, high = columns
+def _line(axes: Any, sheet: Sheet, series: Series, positions: Sequence[int], values: Sequence[Sequence[float]]) -> None:
+    """Draw one line with its band. ``values``: lowest, mean and highest at each position."""
     if not positions:
         return
     look = sheet.styles[series.label]
+    low, middle, high = values
     axes.fill_between(positions, low, high, color=look.color, alpha=0.22, linewidth=0, rasterized=is_cloud(positions))
     marker = MARKERS[(MARKERS.index(look.marker) + series.turn) % len(MARKERS)]
     axes.plot(

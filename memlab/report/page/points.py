@@ -4,6 +4,7 @@ of their logs."""
 import json
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from memlab.analyse.diff import deepspeed_json
@@ -190,6 +191,10 @@ def short(value: float | None) -> float | None:
     return round(value) if abs(value) >= 1e6 else float(f"{value:.7g}")
 
 
+SHARE = 0.25
+"""Distinct values per point above which numbering the values saves nothing."""
+
+
 def encoded(values: Sequence[Any]) -> Any:
     """Encode texts, numbers, booleans and ``None``.
 
@@ -199,7 +204,7 @@ def encoded(values: Sequence[Any]) -> Any:
     at = [numbers.setdefault((type(value), value), len(numbers)) for value in values]
     if len(numbers) == 1:
         return {"all": values[0]}
-    if len(numbers) > 0.25 * len(values):  # then numbering the values saves nothing
+    if len(numbers) > SHARE * len(values):
         return list(values)
     return {"of": [value for _, value in numbers], "at": at}
 
@@ -207,12 +212,16 @@ def encoded(values: Sequence[Any]) -> Any:
 LAST_BYTES = 4096
 """Bytes of the end of a log: enough to show how the run ended, and small enough for 500 runs on a page."""
 
+MOST_LOGS = 2
+
 
 def log_tails(folder: RunFolder) -> dict[str, str]:
-    """Read the end of two logs at most: file name -> text, the launcher's log first. Does not follow links."""
-    found = {}
-    for path in sorted(folder.logs, key=lambda path: (path != folder.launcher_log, path))[:2]:
-        text = read_end(path, LAST_BYTES)
-        if shown := "".join(letter for letter in text if letter in "\n\t" or letter.isprintable()).strip():
-            found[path.name] = shown
-    return found
+    """Read the end of each log: file name -> text, the launcher's log first. Does not follow links."""
+    paths = sorted(folder.logs, key=lambda path: (path != folder.launcher_log, path))
+    found = {path.name: _tail(path) for path in paths[:MOST_LOGS]}
+    return {name: text for name, text in found.items() if text}
+
+
+def _tail(path: Path) -> str:
+    text = read_end(path, LAST_BYTES)
+    return "".join(letter for letter in text if letter in "\n\t" or letter.isprintable()).strip()
