@@ -13,7 +13,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import Mark, MarkedYAMLError, YAMLError
 
 from memlab.cli.library_values import library_word
-from memlab.core.config import GROUPS, Config, from_dict, nested, with_own_apart
+from memlab.core.config import GROUPS, Config, check_spelling, from_dict, nested
 from memlab.core.errors import ConfigError, MemlabError, UnknownKey, nearest
 from memlab.core.foreign_words import foreign_word
 from memlab.files.conf_files import options_of
@@ -148,7 +148,8 @@ def _unknown_key(key: str, words: Sequence[str], beside: Any) -> MemlabError:
     except UnknownKey as error:
         known = with_word_here(error, words)
         with contextlib.suppress(UnknownKey):
-            if known is error and with_own_apart(alone)["own"]:
+            if known is error:
+                check_spelling(key, None)
                 return ConfigError(f"{known} (A key of your own: +{key}=...)")
         return known
     except ConfigError as error:

@@ -85,9 +85,9 @@ FREE_DICTS = (*LIBRARIES, "model.config", "model.overrides", "zero_stage.zenflow
 """Fields whose keys belong to the schema of transformers or DeepSpeed. memlab passes them on as they are."""
 
 
-MISSPELT = 0.75
-"""Similarity, as difflib measures it, from which a key counts as one of memlab's that is misspelt:
-one other letter in a word of four."""
+MISSPELT, MISSPELT_INSIDE = 0.8, 0.75
+"""Similarity, as difflib measures it, from which a key counts as one of memlab's that is misspelt: of any key, and of a
+key with the same first and last letter (``sead`` is seed, ``date`` is not data)."""
 
 ALL_LEVELS = 9
 """Levels of a configuration for :func:`flat` that open all: also those inside model.overrides."""
@@ -244,19 +244,21 @@ def with_own_names(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_own_apart(values: dict[str, Any]) -> dict[str, Any]:
-    """Copy a plain configuration with every key that is not memlab's under ``own``; undoes :func:`with_own_names`.
-
-    Raises :class:`UnknownKey` for a key that is nearly one of memlab's: it is misspelt.
-    """
+    """Copy a plain configuration with every key that is not memlab's under ``own``; undoes :func:`with_own_names`."""
     known = _keys(Config)
     own = {key: value for key, value in values.items() if key not in known}
-    beginnings = {key.partition("_")[0] for key in known}  # zero of zero_stage
-    for key, value in own.items():
-        if get_close_matches(key, {*known, *beginnings}, n=1, cutoff=MISSPELT):
-            raise UnknownKey(key, value, known)
     inside = values.get("own", {})  # a key of the user's own may have this very name: the schema refuses a single value
     own = {**own, **inside} if isinstance(inside, dict) else inside
     return {**{key: value for key, value in values.items() if key in known}, "own": own}
+
+
+def check_spelling(key: str, value: Any) -> None:
+    """Raise :class:`UnknownKey` for a key of the user's own that is nearly one of memlab's: it is misspelt."""
+    known = _keys(Config)
+    words = {*known, *(key.partition("_")[0] for key in known)}  # zero of zero_stage
+    slips = {word for word in words if (word[0], word[-1]) == (key[0], key[-1])}
+    if get_close_matches(key, words, cutoff=MISSPELT) or get_close_matches(key, slips, cutoff=MISSPELT_INSIDE):
+        raise UnknownKey(key, value, known)
 
 
 def _checked(key: str, value: Any, annotation: Any, check: Check) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from memlab.files.disk import replacing
 from memlab.files.redaction import known_secrets, redact_bytes
-from memlab.files.regular_file import cut, open_regular
+from memlab.files.regular_file import ANY_SIZE, LARGEST, open_regular
 
 PIECE = 1 << 20
 """Bytes that are read from a file at a time."""
@@ -53,21 +53,24 @@ class Redactor:
         return min([cut, *(start for start in across if start >= 0)])
 
 
-def redact_file(path: Path) -> None:
-    """Blank out secrets in a text file of another program, piece by piece. A file of more than
-    ``regular_file.LARGEST`` bytes is cut there. Raises ``OSError`` if it is no regular file, and
-    :class:`WriteError`."""
-    cut(path)
-    redactor = Redactor()
-    for _ in _pieces(path, redactor):
-        if redactor.has_found:
+def redact_file(path: Path, longest: int = LARGEST) -> None:
+    """Blank out secrets in a text file of another program, piece by piece. Of a file of more than ``longest`` bytes,
+    only the end is kept. Raises ``OSError`` if it is no regular file, and :class:`WriteError`."""
+    redactor, left_out = Redactor(), max(0, path.lstat().st_size - longest)
+    for _ in _pieces(path, redactor, left_out):
+        if redactor.has_found or left_out:
             with replacing(path) as temporary, temporary.open("wb") as file:
-                file.writelines(_pieces(path, Redactor()))
+                file.write(b"memlab: the first %d bytes were left out\n" % left_out if left_out else b"")
+                file.writelines(_pieces(path, Redactor(), left_out))
             return
 
 
-def _pieces(path: Path, redactor: Redactor) -> Iterator[bytes]:
-    with open_regular(path) as file:
+def _pieces(path: Path, redactor: Redactor, begin: int) -> Iterator[bytes]:
+    """Yield the clean text of a file from ``begin`` on, or from the first line that begins after it."""
+    with open_regular(path, ANY_SIZE) as file:
+        file.seek(begin)
+        if begin:
+            file.readline(PIECE)
         while text := file.read(PIECE):
             yield redactor.feed(text)
         yield redactor.end()

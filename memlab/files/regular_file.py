@@ -69,13 +69,6 @@ def read_end(path: Path, most_bytes: int) -> str:
     return ""
 
 
-def cut(path: Path, longest: int = LARGEST) -> None:
-    """Shorten a file that is longer than ``longest`` bytes. Raises ``OSError`` if it is no regular file."""
-    if path.lstat().st_size > longest:
-        with open(path, "rb+", opener=open_itself) as file:
-            file.truncate(longest)
-
-
 def clear(path: Path) -> None:
     """Remove a file, or rename a folder that a script has put in its place."""
     try:

@@ -56,8 +56,9 @@ def check_commands(configs: Sequence[Config]) -> None:
         check_places(config)
         program = filled(config, Path("deepspeed.json"), Path("output"), 0)[0]
         if shutil.which(program) is None:
-            beside = Path(sys.executable).with_name(program)
-            hint = f" It is in {beside.parent}: put that on the PATH." if beside.is_file() else ""
+            beside = Path(sys.executable).parent
+            is_there = "/" not in program and (beside / program).is_file()
+            hint = f" It is in {beside}: put that on the PATH." if is_there else ""
             raise ConfigError(f"training.command: no program '{program}' on the path.{hint}")
         script = Path(config.training.script.partition(" ")[0])
         if script.suffix == ".py" and not script.is_file():

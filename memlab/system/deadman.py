@@ -351,28 +351,29 @@ def remove_folder(folder: Path) -> None:
     """Remove a folder of this user's, if it is there, with what is in it, whatever its permissions and its depth.
 
     Folders inside it are moved up before they are emptied: the path of a folder can be longer than the kernel takes.
+    Files go first, since a file system without space may lack the space for a new name.
     """
-    if folder.is_symlink() or not folder.is_dir():
+    top, moved = os.path.abspath(folder), uuid.uuid4().hex
+    if os.path.islink(top) or not os.path.isdir(top):
         return
-    with contextlib.suppress(PermissionError):  # another user's, which may be empty
-        folder.chmod(0o700)
-    moved_up = tempfile.mkdtemp(dir=folder)
-    folders, names = [str(folder)], itertools.count()
+    folders, names = [top], itertools.count()
+    os.chmod(top, 0o700)
     while folders:
         current = folders.pop()
-        for entry in list(os.scandir(current)):
+        for entry in sorted(os.scandir(current), key=lambda entry: entry.is_dir(follow_symlinks=False)):
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.path)
-            elif entry.path != moved_up:
-                with contextlib.suppress(PermissionError):
-                    os.chmod(entry.path, 0o700)
-                place = os.path.join(moved_up, str(next(names)))
-                os.rename(entry.path, place)
-                folders.append(place)
-        if current != str(folder):
+                continue
+            with contextlib.suppress(OSError):
+                os.rmdir(entry.path)  # it is empty, whoever owns it
+                continue
+            place = os.path.join(top, f"{moved}-{next(names)}")
+            os.chmod(entry.path, 0o700)
+            os.rename(entry.path, place)
+            folders.append(place)
+        if current != top:
             os.rmdir(current)
-    os.rmdir(moved_up)
-    os.rmdir(folder)
+    os.rmdir(top)
 
 
 if __name__ == "__main__":

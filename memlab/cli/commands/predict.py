@@ -113,5 +113,7 @@ def _accepts_no_wall() -> bool:
         sandbox.check_wall(os.environ)
         return False
     except sandbox.SandboxError as error:
+        if str(error) != sandbox.NO_WALL:
+            raise
         print(f"memlab: {error}\nRun the script without a wall? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -187,9 +187,10 @@ def _reason_of_failure(folder: Path, start: "EngineStart", path: str) -> str:
     return last_exception(next((log for log in logs if log.exists() and log.stat().st_size), folder / LOG))
 
 
-_RANK = re.compile(r"^(?:\[\w+\]:\s*)+")  # before each line, by torch and torchrun
-_EXCEPTION = re.compile(r"^(?:[\w.]+(?:Error|Exception|Interrupt)|SystemExit)\b(?:.*:\s*\n)?.*", re.M)
-"""Line that names an exception, with the next one where it ends with a colon."""
+_RANK = re.compile(r"^(?:\[(?:rank|default)\d+\]:\s*)+")  # before each line, by torch and torchrun
+_NAME = r"(?:[\w.]+(?:Error|Exception|Interrupt)|SystemExit)\b"
+_EXCEPTION = re.compile(rf"^{_NAME}(?:.*:\s*\n(?!{_NAME}|Traceback ))?.*", re.M)
+"""Line that names an exception, with the next one where it ends with a colon and no exception follows."""
 
 _OF_A_LAUNCHER = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "subprocess.CalledProcessError")
 """Exceptions of torchrun and accelerate about a rank that has failed with one of its own."""

@@ -116,7 +116,8 @@ Item = (
 )
 
 KINDS: tuple[type[Any], ...] = get_args(Item)
-"""All kinds of items. On disk the index of its kind comes before the fields of an item."""
+"""All kinds of items. On disk the index of its kind comes before the fields of an item: a new kind is the last one of
+``Item``."""
 
 NUMBERED = {
     StreamWaitsForCollective: ("collective", Collective),

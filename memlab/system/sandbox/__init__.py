@@ -52,8 +52,8 @@ SIZE = "user.memlab.size"
 """Extended attribute with the size in bytes that a file would have, where its content was left out."""
 
 
-DEEPEST = 200
-"""Folders inside each other in which changes are looked for."""
+DEEPEST, LONGEST = 200, 3000
+"""The depth, and the bytes of a path, down to which changes are looked for."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Changes:
         if folder == self.ignore:
             return
         names = set()
-        if len(folder.parts) > DEEPEST:
+        if len(folder.parts) > DEEPEST or len(os.fsencode(upper)) > LONGEST:
             return
         _allow_reading(upper)
         for entry in os.scandir(upper):
@@ -130,8 +130,11 @@ class Changes:
 
 
 def _allow_reading(folder: Path) -> None:
-    """Let memlab read a folder of the program's, which may have forbidden it."""
-    folder.chmod(0o700 | stat.S_IMODE(folder.stat().st_mode))
+    """Let memlab read a folder of the program's, which may have forbidden it, or put a link in its place."""
+    with contextlib.suppress(OSError):
+        file = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+        with contextlib.closing(os.fdopen(file)):
+            os.chmod(f"/proc/self/fd/{file}", 0o700 | stat.S_IMODE(os.fstat(file).st_mode))
 
 
 def _add(found: dict[Path, list[int]], folder: Path, files: int, size: int) -> None:
@@ -242,7 +245,8 @@ class Sandbox:
 
     def __exit__(self, *_: object) -> None:
         kill_marked(self._token)
-        remove_folder(self._scratch)
+        with contextlib.suppress(OSError):  # an answer is not lost because a file stays
+            remove_folder(self._scratch)
 
     def _make_scratch(self, place: Path) -> Path:
         scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{self._token}-", dir=place)).resolve()

@@ -248,9 +248,11 @@ class View:
                 os.symlink(os.readlink(entry), inside / entry.name)
             elif entry.is_dir():
                 self._show(folder / entry.name)
-            elif stat.S_ISREG(os.lstat(entry.path).st_mode):  # not what is mounted on a file, as sockets are
-                (inside / entry.name).touch()
+            else:
                 with contextlib.suppress(OSError):  # a file that its user cannot bind is empty
+                    if not stat.S_ISREG(os.lstat(entry.path).st_mode):  # also of what is mounted on a file
+                        continue
+                    (inside / entry.name).touch()
                     _mount(entry.path, inside / entry.name, BIND)
                     _make_read_only(inside / entry.name)
         _make_alike(folder, inside)

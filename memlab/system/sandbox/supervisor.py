@@ -116,6 +116,7 @@ class Supervisor:
         self._decisions: tuple[tuple[Container[str], Decision], ...] = (
             (PATHS, self._path),
             (ATTRIBUTES, self._attribute),
+            (("socket",), self._netlink),
             (PROCESSES, self._process),
             (ADDRESSES, self._address),
         )
@@ -186,6 +187,11 @@ class Supervisor:
             if may and not self._is_own(place) and not _is_below(place, self._devices):
                 self._list(f"{name} {place}")
         return None
+
+    def _netlink(self, name: str, caller: Caller, arguments: Sequence[int]) -> None:
+        """Let the C library ask the kernel for the names of networks, with a raw socket."""
+        if c_int(arguments[0]).value != socket.AF_NETLINK:
+            self._refuse(name)
 
     def _attribute(self, name: str, caller: Caller, arguments: Sequence[int]) -> int:
         """Change the attributes of a file for the caller."""

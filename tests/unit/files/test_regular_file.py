@@ -5,7 +5,7 @@ import os
 import pytest
 
 from memlab.files.redact_file import redact_file
-from memlab.files.regular_file import LARGEST, create, cut, read_regular
+from memlab.files.regular_file import create, read_regular
 
 
 def test_a_linked_folder_is_not_followed_and_said_so(tmp_path):
@@ -37,17 +37,13 @@ def test_a_folder_that_cannot_be_listed_holds_files_that_can_be_read(tmp_path, m
         each.chmod(0o700)
 
 
-def test_a_log_is_read_up_to_a_limit(tmp_path):
-    log = tmp_path / "command.log"
-    log.write_bytes(b"words")
-    cut(log, 3)
-    assert log.read_bytes() == b"wor"
-    with log.open("rb+") as file:
-        file.truncate(8 * LARGEST)  # takes no disk
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("memlab.files.redact_file._pieces", lambda path, redactor: [])
-        redact_file(log)
-    assert log.stat().st_size == LARGEST
+def test_of_a_long_log_the_end_is_kept_and_another_name_of_the_file_has_all(tmp_path):
+    log, precious = tmp_path / "command.log", tmp_path / "precious"
+    precious.write_bytes(b"first line\nsecond line\nValueError: boom\n")
+    log.hardlink_to(precious)
+    redact_file(log, longest=25)
+    assert log.read_bytes() == b"memlab: the first 15 bytes were left out\nValueError: boom\n"
+    assert precious.read_bytes().startswith(b"first line")
 
 
 def test_a_folder_in_the_place_of_a_new_file_is_renamed(tmp_path):

@@ -223,6 +223,7 @@ os.chmod(".", 0o111)
     folder = tmp_path / "scratch"
     folder.mkdir()
     (folder / "link").symlink_to(tmp_path)
+    (folder / "empty").mkdir(mode=0)
     subprocess.run([sys.executable, "-c", deep], cwd=folder, check=True)
     deadman.remove_folder(folder)
     assert list(tmp_path.iterdir()) == []

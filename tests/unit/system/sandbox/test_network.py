@@ -215,6 +215,11 @@ def test_sockets_of_virtual_machines_and_keys_of_the_user_are_refused(sandbox, p
     assert {each["what"] for each in sandbox.effects()["refused"]} == {"socket", "request_key"}
 
 
+def test_the_names_of_networks_can_be_asked_for(sandbox, project):
+    assert "lo" in run_python(sandbox, "import socket; print(socket.if_nameindex())", project)
+    assert sandbox.effects()["refused"] == []
+
+
 def test_a_socket_mounted_on_a_file_is_hidden(sandbox, protection, project):
     if protection != NAMESPACES or os.geteuid() != 0:
         pytest.skip("only root mounts, and Landlock refuses connections")
