@@ -1,5 +1,6 @@
 """``memlab predict`` where the system gives neither namespaces nor Landlock: it asks on a terminal, or refuses."""
 
+import contextlib
 import io
 import os
 import sys
@@ -8,7 +9,7 @@ import pytest
 
 from memlab.cli import main
 from memlab.planner import user_command
-from memlab.system.sandbox import ALLOWED, NO_WALL, UNPROTECTED, WITHOUT_WALL, Sandbox
+from memlab.system.sandbox import ALLOWED, NO_WALL, UNPROTECTED, WITHOUT_WALL, Sandbox, SandboxError, check_wall
 
 
 class Terminal(io.StringIO):
@@ -46,6 +47,13 @@ def predict(tmp_path, monkeypatch, capsys):
 def test_without_a_terminal_it_refuses_names_the_option_and_leaves_no_folder(predict, tmp_path):
     code, ran, printed = predict()
     assert (code, ran) == (2, []) and "--unprotected" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_asking_for_a_wall_changes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with contextlib.suppress(SandboxError):
+        check_wall(os.environ)
     assert list(tmp_path.iterdir()) == []
 
 
