@@ -9,7 +9,16 @@ from typing import Any
 from memlab.analyse.identity import changed_keys, differing_axes, environment_changes, of_repeats
 from memlab.analyse.quantities import Difference, Quantity, differences, quantities_of
 from memlab.analyse.run_view import RunView, is_command, value_at, why_not
-from memlab.core.config import GROUPS, MISSING, Config, from_dict, to_dict, with_own_apart, with_own_names
+from memlab.core.config import (
+    GROUPS,
+    MISSING,
+    Config,
+    check_spelling,
+    from_dict,
+    to_dict,
+    with_own_apart,
+    with_own_names,
+)
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import run_id, training_arguments
@@ -121,7 +130,12 @@ def _kept_or_composed(run: RunView, name: str, compose: Callable[[Config], dict[
 def planned_run(file: Path) -> RunView:
     """Read a plan, a record or a composed configuration (JSON or YAML) as a run without quantities."""
     values = _read_values(file)
-    config = from_dict(values.get("config", {}) if "run_id" in values else with_own_apart(values))
+    if "run_id" in values:
+        config = from_dict(values.get("config", {}))
+    else:
+        config = from_dict(with_own_apart(values))
+        for key, value in config.own.items():
+            check_spelling(key, value)
     choices = values.get("choices", {}) if "run_id" in values else {}
     return RunView(
         path=str(file),
