@@ -7,8 +7,8 @@ from .keepers import Keepers
 from .own_errors import contained
 from .steps import Step
 
-LEAST_GROWTH = 1 << 20
-"""Bytes a step below which growth is not named."""
+LEAST_GROWTH = 1 << 16
+"""Bytes a step below which growth is not named: it would take a million steps to fill a GPU."""
 
 COMPARED = 30
 """Most steps of equal shape that are compared: the last ones."""
@@ -18,7 +18,7 @@ LEAST_COMPARED = 4
 
 
 class Growth:
-    """Follows the bytes that are allocated when a step ends.
+    """Follows the bytes that are requested when a step ends: those that are allocated jump by the rests of blocks.
 
     ``find_end``: returns the last step of the whole run, as far as the script says it while it trains.
     ``steps_of_script``: returns it after the script's end, if the script gave the steps of this run a part of its
@@ -39,13 +39,13 @@ class Growth:
         """Note a step. Returns whether it took time to look for what keeps memory: 1, 2, 4, ... steps after the first
         look. The first step makes states and buffers that stay: it is left out.
         """
-        allocated = step.peaks.end_allocated_bytes
-        if allocated is None or step.number == 1:
+        requested = step.peaks.end_requested_bytes
+        if requested is None or step.number == 1:
             return False
         size = step.size
         shape = (step.micro_batches, *((size.samples, size.tokens, size.length, size.largest) if size else ()))
         self._ends = self._shapes.setdefault(shape, [])
-        self._ends.append((step.number, allocated))
+        self._ends.append((step.number, requested))
         if step.number < self._next_look or not self.bytes_per_step:
             return False
         self.look()

@@ -7,6 +7,7 @@ and the source of the script the line that keeps tensors in it.
 import contextlib
 import gc
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
@@ -68,6 +69,7 @@ class Keepers:
         self._first_step: int | None = None
         self._places: dict[int, tuple[int, int]] = {}  # id of a container -> taken and all places at the first look
         self._nodes: dict[Variable, int] = {}  # of graphs at the first look
+        self._tensors: dict[int, weakref.ref] = {}  # id of a tensor -> the tensor, at the last look
 
     def look(self, step: int, bytes_per_step: int) -> None:
         """Look at the end of a step. Later looks are compared with the first one.
@@ -79,10 +81,12 @@ class Keepers:
             self._first_step = step
             self._places = {id(each): (_taken(each), len(each)) for each in _containers()}
             self._nodes = {variable: nodes for variable, nodes, _ in _graphs()}
+            self._tensors = _all_tensors()
             return
         if not (steps := step - self._first_step):
             return
-        grown = sorted(self._grown_containers(steps), key=lambda each: -each.nbytes)
+        grown = sorted(self._grown_containers(steps), key=lambda each: abs(each.nbytes - bytes_per_step))
+        self._tensors = _all_tensors()
         least = LEAST_SHARE * bytes_per_step
         large = [each for each in grown if each.nbytes >= least]
         with_graph = [each for each in grown if each.keeps_graph]
@@ -104,7 +108,7 @@ class Keepers:
             taken = _taken(container)
             if taken <= before:
                 continue
-            if found := _newest_tensors(container):
+            if (found := _newest_tensors(container)) and self._holds_old_tensors(container):
                 tensors = [tensor for tensor in found if tensor is not None]
                 storages = {storage._cdata: storage.nbytes() for storage in map(torch.Tensor.untyped_storage, tensors)}
                 each = (taken - before) / steps
@@ -113,6 +117,12 @@ class Keepers:
                 is_scalar = all(tensor.numel() == 1 for tensor in tensors)
                 nbytes, whole = each * sum(storages.values()), len(tensors) == len(found)
                 yield _Grown(container, each, taken, bound, nbytes, keeps_graph, is_scalar, whole)
+
+    def _holds_old_tensors(self, container: Any) -> bool:
+        """Whether a container holds a tensor of the last look: else it has been made, or filled again, since then."""
+        elements = _elements(container)
+        tensors = [*_tensors(elements[:1], DEPTH), *_tensors(elements[-1:], DEPTH)]
+        return any(tensor is None or self._tensors.get(id(tensor), lambda: None)() is tensor for tensor in tensors)
 
     def _grown_graphs(self, steps: int) -> Iterator[_Grown]:
         for variable, nodes, is_scalar in _graphs():
@@ -154,9 +164,17 @@ def _taken(container: Any) -> int:
 def _newest_tensors(container: Any) -> list[torch.Tensor | None]:
     """Return the tensors of the last element that has some; where it has none, of the first one: of a deque that is
     filled from the left. ``None`` stands for objects that were not searched."""
-    elements = list(container.values() if isinstance(container, Mapping) else container)
-    taken = [each for each in elements if each is not None]
-    return list(_tensors(taken[-1:], DEPTH)) or list(_tensors(taken[:1], DEPTH))
+    elements = _elements(container)
+    return list(_tensors(elements[-1:], DEPTH)) or list(_tensors(elements[:1], DEPTH))
+
+
+def _elements(container: Any) -> list[Any]:
+    elements = container.values() if isinstance(container, Mapping) else container
+    return [each for each in elements if each is not None]
+
+
+def _all_tensors() -> dict[int, weakref.ref]:
+    return {id(each): weakref.ref(each) for each in gc.get_objects() if issubclass(type(each), torch.Tensor)}
 
 
 def _tensors(elements: Iterable[Any], depth: int) -> Iterator[torch.Tensor | None]:

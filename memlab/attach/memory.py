@@ -18,6 +18,7 @@ class Reading:
     host_rss: int
     host_peak: int
     allocated: int | None = None
+    requested: int | None = None  # of the allocated bytes, without what the allocator adds to each block
     peak_allocated: int | None = None
     peak_active: int | None = None
     peak_reserved: int | None = None
@@ -79,6 +80,7 @@ class Memory:
         peaks = peaks_of(stats)
         held = self._held.pop(device, peaks)
         reading.allocated = stats["allocated_bytes"]["all"]["current"]
+        reading.requested = stats["requested_bytes"]["all"]["current"]
         reading.peak_allocated, reading.peak_active, reading.peak_reserved = map(max, peaks, held)
         reading.retries, reading.ooms = self.counters.totals(device, stats)
         reading.used = self._used_bytes(device, stats["reserved_bytes"]["all"]["current"])

@@ -17,6 +17,7 @@ class Peaks:
     peak_active_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     end_allocated_bytes: int | None = None
+    end_requested_bytes: int | None = None
     used_bytes: int | None = None
     host_peak_bytes: int | None = None
     host_rss_bytes: int | None = None
@@ -34,5 +35,6 @@ class Peaks:
             self.peak_reserved_bytes = max(self.peak_reserved_bytes or 0, reading.peak_reserved)
             self.used_bytes = max(self.used_bytes or 0, reading.used)
         self.host_peak_bytes = max(self.host_peak_bytes or 0, reading.host_peak)
-        self.end_allocated_bytes, self.host_rss_bytes = reading.allocated, reading.host_rss
+        self.end_allocated_bytes, self.end_requested_bytes = reading.allocated, reading.requested
+        self.host_rss_bytes = reading.host_rss
         return rises

@@ -22,6 +22,7 @@ class Allocator:
                     "num_alloc_retries": self.retries,
                     "num_ooms": 0,
                     "allocated_bytes": {"all": {"current": self.allocated, "peak": self.peak}},
+                    "requested_bytes": {"all": {"current": self.allocated, "peak": self.peak}},
                     "active_bytes": {"all": {"current": self.allocated, "peak": self.peak}},
                     "reserved_bytes": {"all": {"current": 2 * self.allocated, "peak": 2 * self.peak}},
                     "oversize_segments": {"current": self.allocated, "peak": self.peak},

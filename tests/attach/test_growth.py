@@ -36,7 +36,7 @@ def ends(growth: Growth, number: int, kept: int, length: int = 8) -> None:
     """End a step after which ``kept`` outputs are there."""
     step = Step(number, begin=None)
     step.add_batch(Size(samples=1, length=length))
-    step.peaks.end_allocated_bytes = 100 * MIB + kept * EACH
+    step.peaks.end_requested_bytes = 100 * MIB + kept * EACH
     growth.step_ends(step)
 
 
@@ -202,6 +202,15 @@ def test_small_tensors_that_are_kept_are_not_named_for_large_growth(growth, outp
         small.append(torch.empty(1))
         ends(growth, number, number)
     assert growth.facts("stopped")["kept_by"] is None and len(small) == 9
+
+
+def test_a_slow_growth_is_not_named_after_the_larger_tensors_of_one_step(growth, output):
+    kept = []
+    for number in range(1, 60):
+        of_step = {name: torch.empty(EACH * 4) for name in ("loss", "logits")}  # made anew in each step
+        kept.append(output())
+        ends(growth, number, len(kept))
+    assert growth.facts("stopped")["kept_by"]["name"] == "kept" and of_step
 
 
 @pytest.mark.parametrize(

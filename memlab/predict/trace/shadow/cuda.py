@@ -227,7 +227,9 @@ def _set_allocator(settings: str) -> None:
 def _statistics(index: int) -> dict:
     """The nested statistics of ``torch._C._cuda_memoryStats``: those that people read, the others 0."""
     recorder = device.recorder
-    now = recorder.allocator.now() if index in (device.current(), recorder.memory.gpu) else CachingAllocator()
+    is_used = index in (device.current(), recorder.memory.gpu)
+    now = recorder.allocator.now() if is_used else CachingAllocator()
+    requested = recorder.allocator.requested if is_used else 0
 
     def figures(current: int, peak: int) -> dict:
         return {
@@ -244,7 +246,7 @@ def _statistics(index: int) -> dict:
         ),
         "max_split_size": -1,
         "allocated_bytes": figures(now.allocated, now.peak_allocated),
-        "requested_bytes": figures(now.allocated, now.peak_allocated),
+        "requested_bytes": figures(requested, now.peak_allocated),
         "active_bytes": figures(now.active, now.peak_active),
         "reserved_bytes": figures(now.reserved, now.peak_reserved),
     }

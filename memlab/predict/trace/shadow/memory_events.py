@@ -61,6 +61,7 @@ class LiveAllocator:
         self._events = trace.events
         self._done = 0
         self._allocator = CachingAllocator()
+        self._requests: dict[int, int] = {}  # key of a block -> bytes
 
     def configure(self, settings: str) -> None:
         """Set options, in the form of PYTORCH_ALLOC_CONF, before the first request."""
@@ -69,9 +70,19 @@ class LiveAllocator:
     def now(self) -> CachingAllocator:
         allocator, events = self._allocator, self._events
         for index in range(self._done, len(events)):
-            apply(events[index], allocator)
+            event = events[index]
+            apply(event, allocator)
+            if isinstance(event, Alloc):
+                self._requests[event.key] = event.nbytes
+            elif isinstance(event, Free):
+                self._requests.pop(event.key, None)
         self._done = len(events)
         return allocator
+
+    @property
+    def requested(self) -> int:
+        """Bytes that the rank has requested and holds, as of the last :meth:`now`."""
+        return sum(self._requests.values())
 
     def reset_peaks(self) -> None:
         self.now().reset_peaks()
