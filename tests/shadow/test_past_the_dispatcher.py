@@ -91,6 +91,41 @@ print(torch.nn.functional.logsigmoid(small).shape)  # a result that only the hos
 print(torch.nn.functional.batch_norm(small, small[0], small[0].abs()).shape, small.sum().sum(0).shape)
 """
 
+ON_CUDA = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+sounds = torch.randn(50, 4, 20, device="cuda", requires_grad=True)
+labels, lengths = torch.ones(4, 10, device="cuda").long(), torch.tensor([10, 7, 8, 9])
+for places in (labels, labels.masked_select(torch.arange(10, device="cuda") < lengths.cuda()[:, None])):
+    for where in ("cpu", "cuda"):
+        F.ctc_loss(sounds.log_softmax(-1), places, torch.full((4,), 50).to(where), lengths.to(where)).backward()
+print(sounds.grad.shape)
+image = torch.randn(1, 3, 16, 16, device="cuda", requires_grad=True)
+F.grid_sample(image, torch.rand(1, 8, 8, 2, device="cuda"), align_corners=False).sum().backward()
+dist.init_process_group("nccl")
+nn.SyncBatchNorm(3).cuda()(image).sum().backward()
+nn.GRUCell(16, 32).cuda()(image[0, 0]).sum().backward()
+F.multi_margin_loss(image[0, 0], labels[0].repeat(2)[:16]).backward()
+rates = torch.ones(4, device="cuda", requires_grad=True)
+for distribution in (torch.distributions.Dirichlet(rates), torch.distributions.Gamma(rates, rates)):
+    distribution.rsample().sum().backward()
+for kind in (torch.optim.SGD, torch.optim.Adagrad, torch.optim.AdamW):
+    kind([rates], lr=0.1, fused=True).step()
+print(torch.fake_quantize_per_tensor_affine(image, 0.1, 0, 0, 255).shape, image.grad.shape, rates.grad.shape)
+"""
+
+
+def test_operators_without_a_fake_implementation_have_the_shapes_of_cuda(tmp_path):
+    (tmp_path / "script.py").write_text(ON_CUDA)
+    _, printed = run_script(tmp_path, tmp_path / "script.py", rank=0)
+    assert printed.splitlines() == [
+        "torch.Size([50, 4, 20])",
+        "torch.Size([1, 3, 16, 16]) torch.Size([1, 3, 16, 16]) torch.Size([4])",
+    ]
+
+
 
 SMALL = ("torch.Size([4, 2])", "torch.Size([4, 2]) torch.Size([])")
 
@@ -102,12 +137,13 @@ def test_what_has_a_rule_is_answered(tmp_path):
 
 
 ENDED = """
-import torch
+import torch, torch.nn.attention.flex_attention
 from memlab.predict.trace.shadow.unpredictable import explain
 ones, targets, lengths = torch.ones(50, 4, 20, device="cuda"), torch.ones(4, 10).long().cuda(), torch.tensor([10] * 4)
 ATTEMPTS = (
     lambda: torch.histogram(ones, 10),
-    lambda: torch.nn.functional.ctc_loss(ones, targets, lengths * 5, lengths),
+    lambda: torch.nn.functional.ctc_loss(ones, targets.int().flatten(), lengths * 5, lengths),
+    lambda: torch.nn.attention.flex_attention.flex_attention(*[ones[None]] * 3),
     lambda: torch._cudnn_rnn_flatten_weight([ones[0, 0]] * 4, 4, 1, 2, 1, 0, 1, False, False),
     lambda: torch.UntypedStorage(8, device="cuda"),
     lambda: torch.backends.cuda.cufft_plan_cache.clear(),
@@ -124,7 +160,8 @@ for mode in (torch.enable_grad, torch.inference_mode):
 
 NAMED = (
     "aten.histogram.bin_ct has no fake",
-    "aten._use_cudnn_ctc_loss.Tensor has no fake",
+    "cuDNN may compute the CTC loss",
+    "flex_attention is not predicted",
     "aten._cudnn_rnn_flatten_weight.default has no fake",
     "a prediction has no answer: lambda: torch.UntypedStorage(8",
     "it would access cuFFT plan cache, which is not predicted",

@@ -174,6 +174,10 @@ _TOLD = {
     r"^AttributeError: (?:module 'torch\._C'|.+SimpleNamespace.+) has no attribute '(_?(?:cuda|nccl|gds)\w+)'": (
         ASKS_THE_DRIVER
     ),
+    r"^NotImplementedError: There was no rule registered for HigherOrderOperator (\w+)": (
+        "{0} is not predicted, neither compiled nor without torch.compile. Predict without it: with "
+        "attn_implementation='sdpa' in place of flex_attention"
+    ),
     r"^NVMLError\w*: (.+)": (
         "the script asks NVIDIA's driver about GPUs that are not there ({0}). Leave the call out where "
         "pynvml.nvmlInit() fails"
@@ -181,7 +185,7 @@ _TOLD = {
 }
 """Exceptions of libraries -> what they say of a prediction."""
 
-_OF_CODE = (AttributeError, KeyError, TypeError, AssertionError, NotImplementedError, RecursionError)
+_OF_CODE = (AttributeError, KeyError, TypeError, ValueError, AssertionError, NotImplementedError, RecursionError)
 """Exceptions that are mistakes of the code that raises them: a script's wrong shapes raise others."""
 
 _SIMULATION = ("/memlab/predict/", "/torch/_subclasses/")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from memlab.attach.nested_tensors import tensors_in
 from memlab.predict.trace.shadow.choices import Choices
@@ -230,7 +230,9 @@ class Values:
 
     def _give_all(self, out: Any, found: Any) -> None:
         """Give results their values, but for those that only CUDA's kernel or only the host's one fills."""
-        for tensor, value in zip(tensors_in(out), tensors_in(found), strict=True):
+        for tensor, value in zip(tree_leaves(out), tree_leaves(found), strict=True):
+            if tensor is None:  # a gradient that nobody asked for
+                continue
             has_some = not isinstance(tensor, FakeTensor) or hasattr(tensor.untyped_storage(), "_memlab_values")
             if not has_some and tensor.shape == value.shape and torch._debug_has_internal_overlap(tensor) != 1:
                 self.give(tensor, value)
