@@ -12,7 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memlab.cli.commands.shared_arguments import output_file
 from memlab.files.disk import write_output
-from memlab.predict.trace.shadow import cuda, native, shapes
+from memlab.core.config import Config
+from memlab.core.config_experiment import Training
+from memlab.predict.constants import GPU_MODELS
+from memlab.predict.trace.shadow import cuda, native, shapes, stand_ins
 from memlab.predict.trace.shadow.fake_results import has_fake
 from memlab.predict.trace.shadow.recorder import WITH_INDICES, Recorder, is_made_of_others
 from memlab.predict.trace.trace_format import Trace
@@ -31,9 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def document() -> str:
-    """Write the page as Markdown."""
-    operators = list(_operators())
-    answered = shapes.FROM_VALUES | WITH_INDICES | Recorder(Trace(0, 1), FakeTensorMode()).answers.keys()
+    """Write the page as Markdown. The stand-ins change torch in this process."""
+    recorder = Recorder(Trace(0, 1), FakeTensorMode())
+    stand_ins.install(recorder, Config(training=Training(loop="command")), GPU_MODELS["H200"])
+    operators = [each for each in _operators() if each._schema.returns]
+    answered = shapes.FROM_VALUES | WITH_INDICES | recorder.answers.keys()
     own = [each for each in operators if each not in answered and not is_made_of_others(each)]
     without_fake = [each for each in own if not has_fake(each)]
     by_values = [each for each in own if has_fake(each) and _BY_VALUES & set(each.tags)]

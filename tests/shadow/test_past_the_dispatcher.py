@@ -126,7 +126,6 @@ def test_operators_without_a_fake_implementation_have_the_shapes_of_cuda(tmp_pat
     ]
 
 
-
 SMALL = ("torch.Size([4, 2])", "torch.Size([4, 2]) torch.Size([])")
 
 
