@@ -11,9 +11,9 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memlab.cli.commands.shared_arguments import output_file
-from memlab.files.disk import write_output
 from memlab.core.config import Config
 from memlab.core.config_experiment import Training
+from memlab.files.disk import write_output
 from memlab.predict.constants import GPU_MODELS
 from memlab.predict.trace.shadow import cuda, native, shapes, stand_ins
 from memlab.predict.trace.shadow.fake_results import has_fake

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-
 pytestmark = pytest.mark.shadow
 
 PAGE = Path(__file__).parents[2] / "docs" / "unanswered.md"
