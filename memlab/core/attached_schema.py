@@ -177,7 +177,7 @@ Epoch = Annotated[_SharedEpoch, Together(("is_shared", "read_by", "batches_in_re
 
 
 class _Choice(TypedDict):
-    choice: Annotated[str, Limits(choices=("generation", "routing"))]
+    choice: Annotated[str, Limits(choices=("generation", "routing", "workspaces"))]
 
 
 class ChoiceRange(_Choice, total=False):

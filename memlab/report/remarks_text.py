@@ -21,6 +21,7 @@ from memlab.report.verdict_text import (
     on_cpu,
     ranges,
     sharing,
+    workspaces_of,
 )
 
 NEAR = 0.9
@@ -133,7 +134,14 @@ def _idle(record: Record) -> Iterator[str]:
 
 def _range(record: Record) -> Iterator[str]:
     """Write the range of the peak for each choice that depends on unknown values."""
+    if workspaces := workspaces_of(record):
+        yield (
+            f"cuDNN takes up to {units.about(workspaces[1] - workspaces[0])} GiB more for its convolutions where they "
+            "are free, and gives them back."
+        )
     for found in (record.command or {}).get("ranges", []):
+        if found["choice"] not in _ENDS:
+            continue
         used, other = _ENDS[found["choice"]]
         if "failure" in found:
             yield f"The peak is for the case that {used}. If {other}: not predicted ({found['failure']})."

@@ -20,7 +20,7 @@ AFTER_A_CHANGE = {FITS: "fits", EDGE: "is at the edge", DOES_NOT_FIT: "still doe
 NO_ANSWER = "No answer"
 
 DIFFERENT = 0.01
-"""Smallest difference of two ranks that is named, as a share of the memory of the fullest."""
+"""Smallest difference of two ranks, or of need and peak, that is named, as a share."""
 
 _BOARD = re.compile(r"\b(?:NVIDIA|GeForce|Tesla|SXM\d*|HBM\d\w*)\b|-")
 """Words of a GPU's name that tell no two GPUs apart."""
@@ -121,7 +121,16 @@ def needed(record: Record) -> float | None:
     growth = (record.command or {}).get("growth") or {}
     if growth.get("agreed") and growth["out_of_memory_step"] is None and growth["need_bytes"] is not None:
         return growth["need_bytes"]
-    return record.summary.get("needed_bytes")
+    workspaces = workspaces_of(record)
+    return workspaces[0] if workspaces else record.summary.get("needed_bytes")
+
+
+def workspaces_of(record: Record) -> list[float] | None:
+    """Return the bytes of the GPU in use that a run needs, and those that it takes at most with the workspaces of its
+    libraries; ``None`` where these are small."""
+    ranges = (record.command or {}).get("ranges") or ()
+    used = next((each["device_used_bytes"] for each in ranges if each["choice"] == "workspaces"), None)
+    return used if used and used[1] - used[0] > DIFFERENT * used[0] else None
 
 
 def place(at: Mapping[str, Any], rank: Mapping[str, Any]) -> str:

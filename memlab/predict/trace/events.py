@@ -20,6 +20,17 @@ class Alloc(NamedTuple):
     reduction: Annotated[Scratch | None, PlainOf(list[Count] | None)] = None  # for a buffer: the sum that needs it
 
 
+class Workspace(NamedTuple):
+    """Memory that a library takes at most, where it is free, and gives back at once; it can do without.
+
+    ``is_taken``: whether a replay requests it.
+    """
+
+    nbytes: Count
+    stream: Count
+    is_taken: bool = False
+
+
 class Free(NamedTuple):
     """Free of a block of device memory. ``release_delay``: number of further requests until the block can be reused;
     only for blocks that side streams used (memory/release_delay.py)."""
@@ -70,9 +81,11 @@ class BeginPoint(NamedTuple):
     """Beginning of a point's first step, where the peaks are reset."""
 
 
-Event = Alloc | Free | RecordStream | Synchronize | EmptyCache | BeginPhase | HostAlloc | HostFree | BeginPoint
+Event = (
+    Alloc | Free | RecordStream | Synchronize | EmptyCache | BeginPhase | HostAlloc | HostFree | BeginPoint | Workspace
+)
 
-KINDS = (Alloc, Free, RecordStream, Synchronize, EmptyCache, BeginPhase, HostAlloc, HostFree, BeginPoint)
+KINDS = (Alloc, Free, RecordStream, Synchronize, EmptyCache, BeginPhase, HostAlloc, HostFree, BeginPoint, Workspace)
 """All kinds of events. On disk the index of its kind comes before the fields of an event."""
 
 MAKE, FREE = (Alloc, HostAlloc), (Free, HostFree)

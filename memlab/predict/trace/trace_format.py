@@ -31,12 +31,16 @@ from memlab.predict.trace.events import (
     HostFree,
     RecordStream,
     Synchronize,
+    Workspace,
 )
 from memlab.predict.trace.work_items import NUMBERED, Item, Launcher
 
 GENERATION, ROUTING = "generation", "routing"
 """What a program may choose by unknown values: tokens, whose number is the length of a generation, and
 experts (or other rows of a tensor), each of which gets a number of tokens."""
+
+WORKSPACES = "workspaces"
+"""What libraries choose by the memory that is free: how much of it they take beside what they need."""
 
 DECIDED = ", which decided a branch"
 """End of the sentences of ``Trace.assumed`` about values that a condition depends on."""
@@ -218,6 +222,18 @@ def _site(values: dict[str, Any]) -> Site:
     return Site(**{**values, "shape": tuple(values["shape"]), "owner": None if owner is None else Owner(*owner)})
 
 
+_WORKSPACE = -1
+"""Key of a workspace, which is freed before the next request."""
+
+
+def with_workspaces(trace: Trace) -> Trace:
+    """Return a trace in which libraries take all that they may: the trace itself if they may take nothing."""
+    if not any(isinstance(each, Workspace) for each in trace.events):
+        return trace
+    taken = [each._replace(is_taken=True) if isinstance(each, Workspace) else each for each in trace.events]
+    return replace(trace, events=taken)
+
+
 def apply(event: Event, allocator: CachingAllocator) -> None:
     """Let ``allocator`` do what the event says; events of other memory and marks change nothing.
 
@@ -235,6 +251,9 @@ def apply(event: Event, allocator: CachingAllocator) -> None:
         allocator.synchronize(known.requests)
     elif kind is EmptyCache:
         allocator.empty_cache()
+    elif kind is Workspace and known.is_taken:
+        allocator.malloc(_WORKSPACE, known.nbytes, known.stream)
+        allocator.free(_WORKSPACE)
 
 
 def replayed(trace: Trace, allocator: CachingAllocator) -> Iterator[CachingAllocator]:

@@ -23,6 +23,7 @@ from memlab.predict.trace.events import (
     HostFree,
     RecordStream,
     Synchronize,
+    Workspace,
 )
 from memlab.predict.trace.memory_kinds import name_owned
 from memlab.predict.trace.reduction_scratch import Scratch
@@ -231,6 +232,11 @@ class MemoryEvents:
 
     def give_back(self, keys: Iterable[int]) -> None:
         self._events.extend(map(Free, keys))
+
+    def may_take(self, nbytes: int) -> None:
+        """Record a workspace that a kernel takes at most, where memory is free."""
+        if nbytes:
+            self._events.append(Workspace(nbytes, device.current_stream()))
 
     # --- blocks
 

@@ -121,6 +121,7 @@ class Recorder(TorchDispatchMode):
         self._count(func, args, kwargs, out)
         self.memory.give_back(self.memory.take(owner, kernel.workspaces(*args, **kwargs), kernel.has_tensors))
         self.memory.take(owner, kernel.kept(*args, **kwargs))
+        self.memory.may_take(kernel.spare(out, *args, **kwargs))
         return out
 
     def _count(self, func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
