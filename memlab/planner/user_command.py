@@ -3,7 +3,7 @@
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,14 +22,13 @@ from memlab.launch.user_command.outcome import NO_STEP
 from memlab.launch.user_command.supervise import Finished
 from memlab.planner.command_changes import predicted_changes
 from memlab.planner.command_record import TracedCommand, record_of
-from memlab.predict.memory.rank_results import rank_results
 from memlab.predict.memory.shared_gpus import with_memory_of_others
+from memlab.predict.memory.workspaces import WORKSPACES, with_workspaces
 from memlab.predict.outside.appearances import COMMUNICATOR
 from memlab.predict.time.calibrate import resolve
 from memlab.predict.trace.run_command import ITS_OUTPUT, LOG, Node, Simulated, simulate
 from memlab.predict.trace.shadow.unpredictable import NAME, SET_DEVICE
 from memlab.predict.trace.shadow_process import ShadowError
-from memlab.predict.trace.trace_format import WORKSPACES, with_workspaces
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
@@ -81,20 +80,6 @@ def _range(choice: str, record: Record, trace: Callable[[], TracedCommand]) -> d
         return {"choice": choice, "failure": str(error)}
     highest = {key: [max(rank[key] or 0 for rank in each.ranks) for each in both] for key in RANGED}
     return {"choice": choice, **{key: sorted(found) for key, found in highest.items()}}
-
-
-def _where_memory_is_plenty(command: TracedCommand, record: Record) -> Iterator[dict[str, Any]]:
-    """Yield the range from what a command needs to what it takes with its libraries' workspaces, if it has any."""
-    traces = {rank: with_workspaces(trace) for rank, trace in command.traces.items()}
-    if record.status != "ok" or all(trace is traces[rank] for rank, trace in command.traces.items()):
-        return
-    (results,) = rank_results([command.config], [traces], resolve(command.config).host)
-    found: dict[str, Any] = {"choice": WORKSPACES}
-    for key in RANGED:
-        need = max(rank[key] for rank in record.ranks)
-        most = max(each.device_total_bytes if each.oom else getattr(each, key) for each in results)
-        found[key] = [need, max(need, most)]
-    yield found
 
 
 class CommandFailed(ShadowError):
@@ -176,7 +161,12 @@ def predicted_record(
     for choice in sorted({choice for each in traced.traces.values() for choice in each.choices}):
         place = RunFolder(folder.own_folder(f"other_end_{choice}"))
         ranges.append(_range(choice, record, partial(trace, words, place, other_end=choice)))
-    record = record.with_command(ranges=[*ranges, *_where_memory_is_plenty(traced, record)])
+    if record.status == "ok":
+        need = {key: max(rank[key] for rank in record.ranks) for key in RANGED}
+        config = traced.config
+        workspaces = with_workspaces(config, traced.traces, need, resolve(config).host)
+        ranges += [{"choice": WORKSPACES, **workspaces}] if workspaces else []
+    record = record.with_command(ranges=ranges)
     if not wants_changes(record):
         return record
     return record.with_command(changes=predicted_changes(traced, record, trace, on_change))

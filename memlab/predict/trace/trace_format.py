@@ -39,9 +39,6 @@ GENERATION, ROUTING = "generation", "routing"
 """What a program may choose by unknown values: tokens, whose number is the length of a generation, and
 experts (or other rows of a tensor), each of which gets a number of tokens."""
 
-WORKSPACES = "workspaces"
-"""What libraries choose by the memory that is free: how much of it they take beside what they need."""
-
 DECIDED = ", which decided a branch"
 """End of the sentences of ``Trace.assumed`` about values that a condition depends on."""
 
@@ -224,14 +221,6 @@ def _site(values: dict[str, Any]) -> Site:
 
 _WORKSPACE = -1
 """Key of a workspace, which is freed before the next request."""
-
-
-def with_workspaces(trace: Trace) -> Trace:
-    """Return a trace in which libraries take all that they may: the trace itself if they may take nothing."""
-    if not any(isinstance(each, Workspace) for each in trace.events):
-        return trace
-    taken = [each._replace(is_taken=True) if isinstance(each, Workspace) else each for each in trace.events]
-    return replace(trace, events=taken)
 
 
 def apply(event: Event, allocator: CachingAllocator) -> None:

@@ -38,31 +38,30 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
 
 
 def _of_forward(out: torch.Tensor, images: torch.Tensor, filters: torch.Tensor, bias: Any, *how: Any) -> int:
-    return workspace_at_most(images, filters, out, *how)
+    return workspace_at_most(images, filters, out, how[:3], how[5]) if is_on(images) else 0
 
 
-def _of_backward(out: Any, grad: torch.Tensor, images: torch.Tensor, filters: torch.Tensor, *how: Any) -> int:
-    return workspace_at_most(images, filters, grad, *how[1:7], how[7][1])
+def _of_backward(
+    out: Any, grad: torch.Tensor, images: torch.Tensor, filters: torch.Tensor, biases: Any, *how: Any
+) -> int:
+    if not is_on(images):
+        return 0
+    return workspace_at_most(images, filters, grad, how[:3], how[5], has_gradient=how[6][1])
 
 
 def workspace_at_most(
     images: torch.Tensor,
     filters: torch.Tensor,
     result: torch.Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
+    steps: Sequence[Sequence[int]],
     groups: int,
     has_gradient: bool = False,
 ) -> int:
     """Return the bytes of the largest workspace, with the settings of ``torch.backends.cudnn``.
 
-    ``has_gradient``: whether the gradient of the filters is computed, too.
+    ``steps``: stride, padding and dilation, each by dimension. ``has_gradient``: whether the gradient of the filters is computed, too.
     """
-    if not is_on(images):
-        return 0
+    stride, padding, dilation = steps
     own = sum(tensor.numel() * tensor.element_size() for tensor in (images, filters, result))
     if not torch.backends.cudnn.benchmark:
         return OF_AN_ENGINE * own
