@@ -84,9 +84,10 @@ A second process that makes an optimizer under the same number (a command of two
     Each: ``class`` (``module.Name``), ``defaults``, ``groups``, ``parameters``, ``dtypes``.
 ``models``
     Each module with parameters that is not part of another: ``class``, ``trained`` (an optimizer holds some of its
-    parameters), ``parameters``, ``trainable_parameters``, ``dtypes`` (dtype -> parameters), ``device``, ``config`` (of
-    transformers), ``attention`` (``config._attn_implementation``), ``gradient_checkpointing``, ``adapters`` (peft's
-    configurations by name), ``quantization``, ``wrappers`` (DistributedDataParallel, FSDP, OptimizedModule, ...).
+    parameters), ``parameters``, ``trainable_parameters``, ``convolution_parameters``, ``dtypes`` (dtype -> parameters),
+    ``device``, ``config`` (of transformers), ``attention`` (``config._attn_implementation``),
+    ``gradient_checkpointing``, ``adapters`` (peft's configurations by name), ``quantization``, ``wrappers``
+    (DistributedDataParallel, FSDP, OptimizedModule, ...).
 ``deepspeed``
     One for each engine, those with an optimizer first: ``config`` (the JSON as the engine resolved it), ``zero`` (all
     keys of ``zero_optimization`` with their defaults), ``optimizer`` (the engine's wrapper class), ``micro_batch``,

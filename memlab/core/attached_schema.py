@@ -68,6 +68,7 @@ class FoundModel(TypedDict, total=False):
 
     trained: bool
     parameters: Count
+    convolution_parameters: Count
     dtypes: dict[str, Any]
     config: dict[str, Any] | None
     adapters: dict[str, Any] | None

@@ -162,7 +162,7 @@ def predicted_record(
         place = RunFolder(folder.own_folder(f"other_end_{choice}"))
         ranges.append(_range(choice, record, partial(trace, words, place, other_end=choice)))
     if record.status == "ok":
-        need = {key: max(rank[key] for rank in record.ranks) for key in RANGED}
+        need = {key: max((rank[key] for rank in record.ranks), default=0) for key in RANGED}
         config = traced.config
         workspaces = with_workspaces(config, traced.traces, need, resolve(config).host)
         ranges += [{"choice": WORKSPACES, **workspaces}] if workspaces else []

@@ -6,7 +6,17 @@ from typing import Any
 
 from memlab.analyse.command_facts import over_ranks
 from memlab.analyse.run_view import shortcomings
-from memlab.core.record import DOES_NOT_FIT, EDGE, FITS, GPU_MODEL, OUT_OF_MEMORY, PREDICTED, WITHOUT_RESULT, Record
+from memlab.core.basis import MEASURED
+from memlab.core.record import (
+    DOES_NOT_FIT,
+    EDGE,
+    FITS,
+    GPU_MODEL,
+    OUT_OF_MEMORY,
+    PREDICTED,
+    WITHOUT_RESULT,
+    Record,
+)
 from memlab.planner.changes import remedies
 from memlab.predict.trace.shadow.unpredictable import SET_DEVICE
 from memlab.predict.trace.trace_format import DECIDED
@@ -156,11 +166,19 @@ def _range(record: Record) -> Iterator[str]:
 
 
 def _peak(record: Record) -> Iterator[str]:
-    """Write the peak of a run that needs less than it takes."""
+    """Write what a run takes beside what it needs."""
+    models = [model for rank in record.ranks for model in (rank.get("attached") or {}).get("models") or ()]
+    if record.source == MEASURED and any(map(_convolves, models)):
+        yield "The peak includes what cuDNN took for its convolutions where it was free: the run may need less."
     taken = max((rank["device_used_bytes"] or 0 for rank in record.ranks), default=0)
     need = needed(record)
     if record.status == "ok" and need is not None and taken > need:
         yield f"Where memory is free it takes up to {units.about(taken)} GiB, and gives back what it does not need."
+
+
+def _convolves(model: Mapping[str, Any]) -> bool:
+    """Whether most parameters of a model are filters of convolutions."""
+    return 2 * model.get("convolution_parameters", 0) > model["parameters"]
 
 
 def _gpu(record: Record) -> Iterator[str]:

@@ -7,6 +7,7 @@ import csv
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 SHARES = (0.8, 0.85, 0.9, 0.93, 0.96, 0.98, 1.0, 1.02, 1.05, 1.1, 1.2, 1.5)
@@ -32,7 +33,7 @@ def main() -> None:
             model, mode, reserved = each["model"], each["mode"], int(each["need_reserved_bytes"])
             peaks = trained(model, mode) or ["", ""]
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-                found = pool.map(lambda share: trained(model, mode, share * reserved), SHARES)
+                found = pool.map(trained, repeat(model), repeat(mode), (share * reserved for share in SHARES))
             fits = [round(share * reserved) for share, result in zip(SHARES, found, strict=True) if result]
             rows.writerow([model, mode, *peaks, min(fits, default="")])
             print(model, mode, peaks, [fits[0] / reserved if fits else None], flush=True)

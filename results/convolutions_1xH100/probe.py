@@ -119,8 +119,25 @@ def main() -> None:
     with open(path, "w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(
-            ["name", "direction", "dtype", "channels_last", "batch", "channels", "size", "filters", "window", "stride"]
-            + ["padding", "groups", "transposed", "dilation", "result_bytes", "taken_bytes", "need_bytes"]
+            [
+                "name",
+                "direction",
+                "dtype",
+                "channels_last",
+                "batch",
+                "channels",
+                "size",
+                "filters",
+                "window",
+                "stride",
+                "padding",
+                "groups",
+                "transposed",
+                "dilation",
+                "result_bytes",
+                "taken_bytes",
+                "need_bytes",
+            ]
         )
         for (name, shape), (dtype, channels_last) in product(SHAPES.items(), KINDS):
             if channels_last and len(shape[2]) != 2:
@@ -131,9 +148,21 @@ def main() -> None:
                     taken = beside_the_result(run)
                     least = need(run, nbytes, taken)
                     rows.writerow(
-                        [name, way, str(dtype).removeprefix("torch."), channels_last, *shape[:2]]
-                        + ["x".join(map(str, shape[2])), shape[3], "x".join(map(str, shape[4])), *shape[5:]]
-                        + [DILATION.get(name, 1), nbytes, taken, least]
+                        [
+                            name,
+                            way,
+                            str(dtype).removeprefix("torch."),
+                            channels_last,
+                            *shape[:2],
+                            "x".join(map(str, shape[2])),
+                            shape[3],
+                            "x".join(map(str, shape[4])),
+                            *shape[5:],
+                            DILATION.get(name, 1),
+                            nbytes,
+                            taken,
+                            least,
+                        ]
                     )
                     file.flush()
             except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Convolutions: what they need decides, and what cuDNN takes where memory is free is a range that holds what it took."""
+"""Convolutions: what a run needs decides; what cuDNN takes beside it is a range that holds what it took."""
 
 import csv
 import sys

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -62,6 +63,7 @@ def _described(model: torch.nn.Module, parameters: list[torch.nn.Parameter]) -> 
         "class": class_name(model),
         "parameters": total,
         "trainable_parameters": trainable,
+        "convolution_parameters": sum(map(parameter_size, _of_convolutions(model))),
         "dtypes": _dtypes(parameters),
         "device": str(parameters[0].device),
         "config": config.to_dict() if hasattr(config, "to_dict") else None,
@@ -70,6 +72,12 @@ def _described(model: torch.nn.Module, parameters: list[torch.nn.Parameter]) -> 
         "adapters": {name: each.to_dict() for name, each in adapters.items()} if adapters else None,
         "quantization": _quantization(config),
     }
+
+
+def _of_convolutions(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.conv._ConvNd):
+            yield from module.parameters(recurse=False)
 
 
 def _quantization(config: Any) -> dict[str, Any] | None:

@@ -313,6 +313,22 @@ def test_a_run_that_takes_more_than_it_needs(run, folder):
     assert "Where memory is free it takes up to 21.0 GiB, and gives back what it does not need.\n" in text
 
 
+def test_a_run_with_convolutions_has_its_need_and_what_cudnn_takes_at_most(run, folder):
+    ranges = [{"choice": "workspaces", "device_used_bytes": [int(21 * GIB), int(31 * GIB)]}]
+    lines = shown(run(command={"ranges": ranges}), folder).splitlines()
+    assert lines[0].startswith("Fits on 1 x H200: needs 21.0 of 139.8 GiB; ")
+    assert "cuDNN takes up to 10.0 GiB more for its convolutions where they are free, and gives them back." in lines
+    small = [{"choice": "workspaces", "device_used_bytes": [int(21 * GIB), int(21.1 * GIB)]}]
+    assert "cuDNN" not in shown(run(command={"ranges": small}), folder)
+
+
+@pytest.mark.parametrize(("filters", "is_said"), [(60, True), (40, False)])
+def test_a_measured_run_of_a_model_of_convolutions_may_need_less(run, folder, filters, is_said):
+    record = run(source="measured")
+    record.ranks[0]["attached"]["models"] = [{"parameters": 100, "convolution_parameters": filters}]
+    assert ("the run may need less" in shown(record, folder)) is is_said
+
+
 def test_a_line_of_a_library_is_not_the_users(run, folder):
     peak = {"step": 3, "phase": "backward", "where": "site/trl/trainer/sft_trainer.py:1693", "bytes": 1}
     facts = {"versions": {"trl": "1.16.0"}, "script": {"path": "scripts/sft.py"}}

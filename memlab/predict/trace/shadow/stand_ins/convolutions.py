@@ -59,7 +59,8 @@ def workspace_at_most(
 ) -> int:
     """Return the bytes of the largest workspace, with the settings of ``torch.backends.cudnn``.
 
-    ``steps``: stride, padding and dilation, each by dimension. ``has_gradient``: whether the gradient of the filters is computed, too.
+    ``steps``: stride, padding and dilation, each by dimension. ``has_gradient``: whether that of the filters is
+    computed, too.
     """
     stride, padding, dilation = steps
     own = sum(tensor.numel() * tensor.element_size() for tensor in (images, filters, result))
