@@ -161,8 +161,8 @@ def predicted_record(
     for choice in sorted({choice for each in traced.traces.values() for choice in each.choices}):
         place = RunFolder(folder.own_folder(f"other_end_{choice}"))
         ranges.append(_range(choice, record, partial(trace, words, place, other_end=choice)))
-    if record.status == "ok":
-        need = {key: max((rank[key] for rank in record.ranks), default=0) for key in RANGED}
+    if record.ranks and record.status == "ok":
+        need = {key: max(rank[key] for rank in record.ranks) for key in RANGED}
         config = traced.config
         workspaces = with_workspaces(config, traced.traces, need, resolve(config).host)
         ranges += [{"choice": WORKSPACES, **workspaces}] if workspaces else []
