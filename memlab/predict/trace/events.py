@@ -3,6 +3,7 @@
 Two events of different kinds can be equal as tuples, so compare their types as well.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any, NamedTuple
 
 from memlab.core.schema import PlainOf
@@ -91,6 +92,11 @@ KINDS = (Alloc, Free, RecordStream, Synchronize, EmptyCache, BeginPhase, HostAll
 MAKE, FREE = (Alloc, HostAlloc), (Free, HostFree)
 OF_A_BLOCK = (*MAKE, *FREE, RecordStream)
 """The kinds that make a block, that free one, and all that name a block by its key."""
+
+
+def made(events: Iterable[Event]) -> list[int]:
+    """List the keys of the blocks that the events make."""
+    return [event.key for event in events if isinstance(event, MAKE)]
 
 
 def to_json(event: Event) -> list[Any]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import accumulate, chain, count, pairwise
 
 from memlab.core.plan import Plan, make_plan
-from memlab.predict.trace.events import FREE, MAKE, OF_A_BLOCK, Alloc, BeginPhase, Event, HostAlloc, Synchronize
+from memlab.predict.trace.events import FREE, MAKE, OF_A_BLOCK, Alloc, BeginPhase, Event, HostAlloc, Synchronize, made
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import NUMBERED, Collective, Item, RecordEvent, renumbered
 
@@ -87,7 +87,7 @@ class _Step:
         requests = [0, *accumulate(isinstance(event, Alloc) for event in trace.events[: begins[-1]])]
         self.ends = [requests[begin] for begin in begins]
         self.requests = self.ends[-1] - self.ends[-2]
-        self.twins = dict(zip(_made(self.third), _made(self.fourth), strict=False))
+        self.twins = dict(zip(made(self.third), made(self.fourth), strict=False))
 
     @property
     def end(self) -> int:
@@ -104,9 +104,7 @@ class _Step:
         A block is replaced by its number among the blocks that ``events`` make, or that the micro-step ``before``
         makes. An older block has no number.
         """
-        numbers = {
-            block: (its is events, number) for its in (before, events) for number, block in enumerate(_made(its))
-        }
+        numbers = {block: (its is events, number) for its in (before, events) for number, block in enumerate(made(its))}
         found: list[tuple] = []
         for event in events:
             if isinstance(event, BeginPhase):
@@ -131,10 +129,6 @@ class _Step:
     def _moment(self, requests: int) -> tuple[int, int]:
         number = min(bisect_left(self.ends, requests), len(self.ends) - 1)
         return number, self.ends[number] - requests
-
-
-def _made(events: Sequence[Event]) -> list[int]:
-    return [event.key for event in events if isinstance(event, MAKE)]
 
 
 def _become_alike(steps: Sequence[_Step]) -> bool:

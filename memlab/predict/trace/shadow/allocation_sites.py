@@ -5,6 +5,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from types import CodeType, FrameType
 
@@ -23,6 +24,8 @@ from memlab.predict.trace.trace_format import Site
 
 SMALL_BYTES = 64 << 10
 """Allocations below this share one site: they are most of the events and almost none of the bytes."""
+
+_SMALL = Site(SMALL, "", "", "", "", ())
 
 
 def path_of(code: str) -> str:
@@ -49,6 +52,7 @@ class AllocationSites:
     def __init__(self, sites: list[Site]):
         self._user_line: Callable[[], str] = lambda: ""
         self.vocabularies: set[int] = set()  # of the models that have run
+        self.of_small: list[Site] | None = None  # what small allocations would have for sites; None: nobody needs it
         self._modules: RunningModules | None = None
         self._sites = sites
         self._numbers: dict[Site, int] = {}
@@ -66,16 +70,22 @@ class AllocationSites:
 
     def of(self, operator: object, nbytes: int, tensor: torch.Tensor | None = None) -> int:
         """Return the number of the site where an operator made ``tensor``; ``None``: a tensor for itself."""
-        if nbytes < SMALL_BYTES:
-            return self._number(Site(SMALL, "", "", "", "", ()))
-        return self._of_code(str(operator), tensor)
+        if nbytes >= SMALL_BYTES:
+            return self._number(self._of_code(str(operator), tensor))
+        if self.of_small is not None:
+            self.of_small.append(self._of_code(str(operator), tensor))
+        return self._number(_SMALL)
+
+    def like(self, site: Site, shape: tuple[int, ...], nbytes: int) -> int:
+        """Return the number of the site of an allocation that differs from another one in its size alone."""
+        return self._number(_SMALL if nbytes < SMALL_BYTES else replace(site, shape=shape))
 
     def of_workspace(self, owner: object, nbytes: int) -> int:
         """Return the number of the site of memory that a kernel requests without a tensor."""
         line = "" if nbytes < SMALL_BYTES else self._user_line()
         return self._number(Site(KERNEL_SCRATCH, str(owner), "", "", self._requesting, (nbytes,), line))
 
-    def _of_code(self, operator: str, tensor: torch.Tensor | None = None) -> int:
+    def _of_code(self, operator: str, tensor: torch.Tensor | None = None) -> Site:
         where, function = _innermost(self._label)
         if not where:
             node = torch._C._current_autograd_node()
@@ -83,7 +93,7 @@ class AllocationSites:
             if tensor is not None and node is not None and _is_parameter_gradient(node, tensor):
                 function = PARAMETER_GRADIENT
         shape = () if tensor is None else tuple(tensor.shape)
-        return self._number(Site("", operator, where, function, self._requesting, shape, self._user_line()))
+        return Site("", operator, where, function, self._requesting, shape, self._user_line())
 
     def follow_modules(self, on_entering: Callable[[], None]) -> None:
         """Record the running module with each later allocation. ``on_entering`` runs at each forward."""

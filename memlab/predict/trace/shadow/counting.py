@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from memlab.attach.nested_tensors import tensors_in
 from memlab.core.record import WORK, left_out
+from memlab.predict.trace.alike_steps import Work
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.tf32 import uses_tf32
 from memlab.predict.trace.trace_format import Trace
@@ -39,6 +40,7 @@ from memlab.predict.trace.work_items import (
     RecordEvent,
     StreamWaitsForCollective,
     StreamWaitsForEvent,
+    renumbered,
 )
 
 _aten = torch.ops.aten
@@ -63,6 +65,9 @@ _READS_A_PART = frozenset(
     }
 )
 """Operators that read only as many bytes of their largest input as they write."""
+
+_OF_ONE_STREAM = frozenset({KernelLaunch, Copy, HostWork, RecordEvent, HostWaits})
+"""Work that a decoding step may consist of."""
 
 _BY_NAME = {
     "allgather": "all_gather",
@@ -297,6 +302,49 @@ class Counter:
     def phase(self, index: int) -> None:
         if self.on:
             self._add(BeginWorkPhase, index)
+
+    # --- decoding steps
+
+    @contextmanager
+    def of_decoding(self) -> Iterator[Callable[[], Work | None]]:
+        """Count the work of a decoding step. Where nothing is counted, nothing of it stays.
+
+        Yields a function that returns the work since the beginning of the block; ``None`` if it depends on other work,
+        or cannot be counted.
+        """
+        was_on, gave_up = self.on, WORK in self._unknown
+        before = self.operators, self.modules, self.collectives, self._records, self._events.copy()
+        begin, events = len(self.items), len(self._trace_events)
+        self.on = not gave_up
+        try:
+            yield lambda: self._since(begin, events, *before[:2], before[3])
+        finally:
+            if not was_on:
+                self.on = False
+                del self.items[begin:], self.events_before[begin:]
+                self.operators, self.modules, self.collectives, self._records, self._events = before
+                if not gave_up:
+                    self._unknown.pop(WORK, None)
+
+    def _since(self, begin: int, events: int, operators: int, modules: int, records: int) -> Work | None:
+        items: list[Any] = self.items[begin:]
+        if items:
+            items[0] = items[0]._replace(operators=items[0].operators - operators, modules=items[0].modules - modules)
+        if any(type(item) not in _OF_ONE_STREAM or getattr(item, "event", records) < records for item in items):
+            return None
+        items = [renumbered(item, lambda kind, number: number - records) for item in items]
+        return Work(items, [before - events for before in self.events_before[begin:]], self.operators, self.modules)
+
+    def repeat(self, work: Work) -> None:
+        """Count the work of a decoding step whose first event is the next one of the trace."""
+        if not self.on or not work.items:
+            return
+        first, *rest = work.items
+        first = first._replace(operators=first.operators + self.operators, modules=first.modules + self.modules)
+        self.items += [renumbered(item, lambda kind, number: number + self._records) for item in (first, *rest)]
+        self.events_before += [len(self._trace_events) + before for before in work.events_before]
+        self._records += sum(isinstance(item, RecordEvent) for item in work.items)
+        self.operators, self.modules = work.operators, work.modules
 
     def _add(self, kind: type[Item], *rest) -> None:
         self.items.append(kind(self.operators, self.modules, *rest))

@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from memlab.predict.trace.events import (
     RecordStream,
     Synchronize,
     Workspace,
+    made,
 )
 from memlab.predict.trace.memory_kinds import name_owned
 from memlab.predict.trace.reduction_scratch import Scratch
@@ -237,6 +238,25 @@ class MemoryEvents:
         """Record a workspace that a kernel takes at most, where memory is free."""
         if nbytes:
             self._events.append(Workspace(nbytes, device.current_stream()))
+    # --- decoding steps
+
+    def repeat(self, events: Sequence[Any], found: Sequence[torch.Tensor]) -> list[int]:
+        """Write the events of a decoding step that is like others, with the names of blocks that a step has
+        (:class:`Step`), and return the keys of the blocks that it makes. ``found``: the tensors that it frees."""
+        storages = [tensor.untyped_storage() for tensor in found]
+        old = [storage._memlab_key for storage in storages]
+        for storage, key in zip(storages, old, strict=True):
+            del storage._memlab_key, self._alive[key]  # with the weak reference goes its callback
+        new = [self._new_key() for _ in made(events)]
+        keys = [*new, *reversed(old)]
+        self._events += [event._replace(key=keys[event.key]) for event in events]
+        self.requests += sum(isinstance(event, Alloc) for event in events)
+        return new
+
+    def lies_in(self, storage: Any, key: int, site: int) -> None:
+        """Note that a storage on the device lies in a block that has been written."""
+        storage._memlab_site = site
+        self._watch(storage, key, Free)
 
     # --- blocks
 

@@ -200,6 +200,14 @@ class Recorder(TorchDispatchMode):
         self.memory.see(out)
         return out
 
+    def in_block(
+        self, shape: Sequence[int], dtype: torch.dtype, place: torch.device, key: int, site: int
+    ) -> FakeTensor:
+        """Return a fake tensor on the device, in a block whose request has been written."""
+        out = self._results.empty(shape, dtype, place)
+        self.memory.lies_in(out.untyped_storage(), key, site)
+        return out
+
     # --- what happens beside operators
 
     def phase(self, name: str | None) -> None:

@@ -1,6 +1,7 @@
 """transformers: what it does for fake tensors alone, and generation.
 
-Which tokens end a generation is noted, so that its length can be chosen (shadow/choices.py).
+Which tokens end a generation is noted, so that its length can be chosen (shadow/choices.py). Decoding steps that are
+alike are computed (shadow/decoding_steps.py).
 """
 
 import functools
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from memlab.predict.trace.shadow.decoding_steps import DecodingSteps
 from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Recorder, StandIn
 
 
@@ -54,5 +56,6 @@ def _announce_generations(utils: ModuleType, recorder: Recorder) -> None:
         recorder.values.write(found[0], scores.expand(found[0].shape))  # so that beams are compared as in a real run
         return found
 
+    mixin._sample = DecodingSteps(recorder).within(mixin._sample)
     mixin._get_logits_processor, mixin.generate = processors_of, generate_announced
     mixin._get_top_k_continuations = continuations_of

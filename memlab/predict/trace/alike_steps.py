@@ -1,0 +1,218 @@
+"""Decoding steps of a generation that are alike: what one does at any length, from a few that were recorded.
+
+Each step requests the blocks that the one before it requested; their sizes grow with the length of the sequence. A size
+is a product of dimensions, and kernels round the length up to a multiple of 8 or 32. So the sizes at lengths that are
+1, 8 or 32 apart are values of a polynomial of degree 1 (with a cache of keys and values) or 2 (without one).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from memlab.predict.trace.events import FREE, MAKE, Alloc, Event, HostAlloc, made
+from memlab.predict.trace.reduction_scratch import scratch_of
+from memlab.predict.trace.trace_format import Site
+from memlab.predict.trace.work_items import Item, amounts, with_amounts
+
+LAWS = ((1, 1), (1, 2), (8, 1), (8, 2), (32, 1), (32, 2))
+"""Periods and degrees, those that need fewer recorded steps first."""
+
+LEAST = 9
+"""Recorded steps that a law needs: among so many is one just before a multiple of 8, and one just after it."""
+
+MOST_STEPS = 97
+"""Recorded steps that any law needs."""
+
+CHECKED_EVERY = 32
+"""Tokens after which a step is traced again, just after a multiple of 32, where sizes that are rounded up change."""
+
+
+class Work(NamedTuple):
+    """Work of a step. ``events_before``: events of the step before each item. ``operators``, ``modules``: those after
+    the last item. Recorded events are numbered from 0."""
+
+    items: list[Item]
+    events_before: list[int]
+    operators: int
+    modules: int
+
+
+class Left(NamedTuple):
+    """Tensor that a step leaves behind. ``block``: number of its block among those that the step makes."""
+
+    block: int
+    shape: tuple[int, ...]
+    dtype: Any
+    device: Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """A decoding step.
+
+    events  name a block by its number among those that the step makes, or by -1 - its number among those that the step
+            finds and frees
+    sites   of each request for device memory, also of a small one, without their shapes
+    shapes  of these sites
+    others  whatever else is equal in steps that are alike
+    """
+
+    length: int
+    events: list[Any]
+    sites: list[Site]
+    shapes: list[tuple[int, ...]]
+    work: Work
+    left: list[Left]
+    others: Any
+
+    @cached_property
+    def form(self) -> tuple:
+        """All that is equal in steps that are alike."""
+        return (
+            list(map(_without_size, self.events)),
+            self.sites,
+            list(map(len, self.shapes)),
+            [(type(item), with_amounts(item, (0,) * len(amounts(item)))) for item in self.work.items],
+            self.work[1:],
+            [(each.block, len(each.shape), each.dtype, each.device) for each in self.left],
+            self.others,
+        )
+
+    @cached_property
+    def amounts(self) -> np.ndarray:
+        """All numbers that may follow from the length: sizes, or the fields of sums, shapes, FLOPs and bytes."""
+        found: list[int] = []
+        for event in self.events:
+            found += _size(event)
+        for numbers in (*self.shapes, *map(amounts, self.work.items), *(each.shape for each in self.left)):
+            found += numbers
+        return np.array(found, dtype=np.int64)
+
+    def at(self, length: int, numbers: Iterable[int]) -> "Step":
+        """Return the step that is alike at another length, where its amounts are ``numbers``."""
+        rest = iter(numbers)
+
+        def new(old: Sequence[int]) -> tuple[int, ...]:
+            return tuple(islice(rest, len(old)))
+
+        events = [_with_size(event, new(_size(event))) for event in self.events]
+        shapes = [new(shape) for shape in self.shapes]
+        items = [_with_amounts(item, new(amounts(item))) for item in self.work.items]
+        left = [each._replace(shape=new(each.shape)) for each in self.left]
+        work = self.work._replace(items=items)
+        return replace(self, length=length, events=events, shapes=shapes, work=work, left=left)
+
+
+def renamed(events: Sequence[Any], found: Sequence[int], left: Sequence[int]) -> list[Event] | None:
+    """Return the events of a step with the numbers of :class:`Step` for blocks; ``found``: keys of the blocks that the
+    step finds, ``left``: of those that it leaves.
+
+    ``None`` where the step does something else than to make blocks, to free those that it found, and to leave others in
+    their place.
+    """
+    numbers = {key: -1 - number for number, key in enumerate(found)} | {key: n for n, key in enumerate(made(events))}
+    if not all(isinstance(event, MAKE + FREE) and event.key in numbers for event in events):
+        return None
+    if numbers.keys() - {event.key for event in events if isinstance(event, FREE)} != set(left):
+        return None
+    return [event._replace(key=numbers[event.key]) for event in events]
+
+
+class Law:
+    """What a step does at any length: polynomials through the last of the recorded ``steps``, which are consecutive."""
+
+    def __init__(self, steps: Sequence[Step], period: int, degree: int):
+        self._period = period
+        self._steps: dict[int, Step] = {}
+        self._differences: dict[int, list[np.ndarray]] = {}
+        for last in range(len(steps) - period, len(steps)):
+            chosen = steps[last - degree * period : last + 1 : period]
+            self._steps[chosen[0].length % period] = chosen[0]
+            self._differences[chosen[0].length % period] = _differences([step.amounts for step in chosen])
+        self._checked = {step.length for step in steps}
+        self._until = math.inf  # the first length where a traced step was another one
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> "Law | None":
+        """Find the law of the last of the consecutive ``steps``; ``None`` if they are not alike, or too few."""
+        for period, degree in LAWS:
+            span = (degree + 1) * period
+            chosen = steps[-max(LEAST, span + 1) :]
+            if len(chosen) < max(LEAST, span + 1):
+                continue
+            if all(_goes_on(chosen[last - span : last + 1 : period]) for last in range(span, len(chosen))):
+                return cls(chosen, period, degree)
+        return None
+
+    def at(self, length: int) -> Step | None:
+        """Return the step at a length; ``None`` where it is to be traced."""
+        if length >= self._until or (length % CHECKED_EVERY == 1 and length not in self._checked):
+            return None
+        return self._steps[length % self._period].at(length, self._amounts(length).tolist())
+
+    def holds(self, step: Step) -> bool:
+        """Return whether a traced step is what the law says."""
+        own = self._steps[step.length % self._period]
+        if step.length >= self._until or step.form != own.form:
+            return False
+        is_equal = np.array_equal(step.amounts, self._amounts(step.length))
+        self._checked |= {step.length} if is_equal else set()
+        return is_equal
+
+    def end(self, length: int) -> None:
+        """Let the law hold below this length only."""
+        self._until = min(self._until, length)
+
+    def _amounts(self, length: int) -> np.ndarray:
+        """Evaluate Newton's polynomials, whose differences are whole numbers."""
+        residue = length % self._period
+        periods = (length - self._steps[residue].length) // self._period
+        first, *rest = self._differences[residue]
+        found, factor = first, 1
+        for order, difference in enumerate(rest):
+            factor = factor * (periods - order) // (order + 1)
+            found = found + factor * difference
+        return found
+
+
+def _differences(rows: list[np.ndarray]) -> list[np.ndarray]:
+    """Return the first of the rows, of their differences, of the differences of these, and so on."""
+    return [np.diff(np.stack(rows[: order + 1]), order, axis=0)[0] for order in range(len(rows))]
+
+
+def _goes_on(steps: Sequence[Step]) -> bool:
+    """Return whether the last step lies on the polynomials through those before it."""
+    return all(step.form == steps[-1].form for step in steps[:-1]) and not np.any(
+        _differences([step.amounts for step in steps])[-1]
+    )
+
+
+def _size(event: Event) -> tuple[int, ...]:
+    """Return the numbers from which the size of a request follows."""
+    if isinstance(event, Alloc):
+        return (event.nbytes,) if event.reduction is None else tuple(event.reduction)
+    return (event.nbytes,) if isinstance(event, HostAlloc) else ()
+
+
+def _with_size(event: Any, numbers: tuple[int, ...]) -> Event:
+    if not numbers:
+        return event
+    if isinstance(event, Alloc) and event.reduction is not None:
+        scratch = scratch_of(numbers)
+        return event._replace(nbytes=scratch.buffer_bytes, reduction=scratch)
+    return event._replace(nbytes=numbers[0])
+
+
+def _without_size(event: Event) -> tuple:
+    if isinstance(event, Alloc):
+        return Alloc, event.key, event.stream, len(_size(event)), event.reduction is None
+    return (HostAlloc, event.key, event.pinned) if isinstance(event, HostAlloc) else (type(event), *event)
+
+
+def _with_amounts(item: Item, numbers: tuple[int, ...]) -> Item:
+    return item if numbers == amounts(item) else with_amounts(item, numbers)
