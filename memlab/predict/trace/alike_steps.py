@@ -1,15 +1,16 @@
 """Decoding steps of a generation that are alike: what one does at any length, from a few that were recorded.
 
 Each step requests the blocks that the one before it requested; their sizes grow with the length of the sequence. A size
-is a product of dimensions, and kernels round the length up to a multiple of 8 or 32. So the sizes at lengths that are
-1, 8 or 32 apart are values of a polynomial of degree 1 (with a cache of keys and values) or 2 (without one).
+is a product of dimensions, and kernels round the length up to a multiple of 8. So the sizes at lengths that are 1 or 8
+apart are values of a polynomial of degree 1 (with a cache of keys and values) or 2 (without one). Where a length is
+rounded up to a multiple of 32 or 128, a law ends at each of them, and another one is found.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,17 +20,21 @@ from memlab.predict.trace.reduction_scratch import scratch_of
 from memlab.predict.trace.trace_format import Site
 from memlab.predict.trace.work_items import Item, amounts, with_amounts
 
-LAWS = ((1, 1), (1, 2), (8, 1), (8, 2), (32, 1), (32, 2))
+LAWS = ((1, 1), (1, 2), (8, 1), (8, 2))
 """Periods and degrees, those that need fewer recorded steps first."""
 
 LEAST = 9
 """Recorded steps that a law needs: among so many is one just before a multiple of 8, and one just after it."""
 
-MOST_STEPS = 97
+MOST_STEPS = 25
 """Recorded steps that any law needs."""
 
 CHECKED_EVERY = 32
 """Tokens after which a step is traced again, just after a multiple of 32, where sizes that are rounded up change."""
+
+
+NO_SITE = -1
+"""Site of a request whose size is not that of the recorded one: it has another shape."""
 
 
 class Work(NamedTuple):
@@ -71,41 +76,35 @@ class Step:
     others: Any
 
     @cached_property
-    def form(self) -> tuple:
-        """All that is equal in steps that are alike."""
-        return (
-            list(map(_without_size, self.events)),
-            self.sites,
-            list(map(len, self.shapes)),
-            [(type(item), with_amounts(item, (0,) * len(amounts(item)))) for item in self.work.items],
-            self.work[1:],
-            [(each.block, len(each.shape), each.dtype, each.device) for each in self.left],
-            self.others,
-        )
+    def parts(self) -> list[Any]:
+        """Events, shapes, items of work and what is left: all that has numbers which may follow from the length."""
+        return [*self.events, *self.shapes, *self.work.items, *self.left]
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Index in ``amounts`` of the first number of each part, and their number."""
+        return np.cumsum([0, *(len(_numbers(part)) for part in self.parts)])
 
     @cached_property
     def amounts(self) -> np.ndarray:
-        """All numbers that may follow from the length: sizes, or the fields of sums, shapes, FLOPs and bytes."""
-        found: list[int] = []
-        for event in self.events:
-            found += _size(event)
-        for numbers in (*self.shapes, *map(amounts, self.work.items), *(each.shape for each in self.left)):
-            found += numbers
-        return np.array(found, dtype=np.int64)
+        """The numbers of all parts: sizes, or the fields of sums, dimensions, FLOPs and bytes."""
+        return np.fromiter(chain.from_iterable(map(_numbers, self.parts)), dtype=np.int64)
 
-    def at(self, length: int, numbers: Iterable[int]) -> "Step":
-        """Return the step that is alike at another length, where its amounts are ``numbers``."""
-        rest = iter(numbers)
+    @cached_property
+    def form(self) -> tuple:
+        """All that is equal in steps that are alike."""
+        return list(map(_without_numbers, self.parts)), self.sites, self.work[1:], self.others
 
-        def new(old: Sequence[int]) -> tuple[int, ...]:
-            return tuple(islice(rest, len(old)))
-
-        events = [_with_size(event, new(_size(event))) for event in self.events]
-        shapes = [new(shape) for shape in self.shapes]
-        items = [_with_amounts(item, new(amounts(item))) for item in self.work.items]
-        left = [each._replace(shape=new(each.shape)) for each in self.left]
-        work = self.work._replace(items=items)
-        return replace(self, length=length, events=events, shapes=shapes, work=work, left=left)
+    def at(self, length: int, amounts: np.ndarray) -> "Step":
+        """Return the step that is alike at another length, with its amounts."""
+        parts, starts = self.parts.copy(), self.starts
+        for index in np.unique(np.searchsorted(starts, np.flatnonzero(amounts != self.amounts), side="right") - 1):
+            parts[index] = _with_numbers(parts[index], tuple(amounts[starts[index] : starts[index + 1]].tolist()))
+        rest = iter(parts)
+        events, shapes, items, left = (
+            list(islice(rest, len(each))) for each in (self.events, self.shapes, self.work.items, self.left)
+        )
+        return Step(length, events, self.sites, shapes, self.work._replace(items=items), left, self.others)
 
 
 def renamed(events: Sequence[Any], found: Sequence[int], left: Sequence[int]) -> list[Event] | None:
@@ -153,7 +152,7 @@ class Law:
         """Return the step at a length; ``None`` where it is to be traced."""
         if length >= self._until or (length % CHECKED_EVERY == 1 and length not in self._checked):
             return None
-        return self._steps[length % self._period].at(length, self._amounts(length).tolist())
+        return self._steps[length % self._period].at(length, self._amounts(length))
 
     def holds(self, step: Step) -> bool:
         """Return whether a traced step is what the law says."""
@@ -192,27 +191,31 @@ def _goes_on(steps: Sequence[Step]) -> bool:
     )
 
 
-def _size(event: Event) -> tuple[int, ...]:
-    """Return the numbers from which the size of a request follows."""
-    if isinstance(event, Alloc):
-        return (event.nbytes,) if event.reduction is None else tuple(event.reduction)
-    return (event.nbytes,) if isinstance(event, HostAlloc) else ()
+def _numbers(part: Any) -> tuple[int, ...]:
+    """Return the numbers of a part that may follow from the length."""
+    if isinstance(part, MAKE):
+        return getattr(part, "reduction", None) or (part.nbytes,)
+    if isinstance(part, FREE):
+        return ()
+    return part.shape if isinstance(part, Left) else part if type(part) is tuple else amounts(part)
 
 
-def _with_size(event: Any, numbers: tuple[int, ...]) -> Event:
-    if not numbers:
-        return event
-    if isinstance(event, Alloc) and event.reduction is not None:
-        scratch = scratch_of(numbers)
-        return event._replace(nbytes=scratch.buffer_bytes, reduction=scratch)
-    return event._replace(nbytes=numbers[0])
+def _with_numbers(part: Any, numbers: tuple[int, ...]) -> Any:
+    if isinstance(part, Alloc):
+        scratch = None if part.reduction is None else scratch_of(numbers)
+        nbytes = numbers[0] if scratch is None else scratch.buffer_bytes
+        return part._replace(nbytes=nbytes, site=NO_SITE, reduction=scratch)
+    if isinstance(part, HostAlloc):
+        return part._replace(nbytes=numbers[0])
+    if isinstance(part, Left):
+        return part._replace(shape=numbers)
+    return numbers if type(part) is tuple else with_amounts(part, numbers)
 
 
-def _without_size(event: Event) -> tuple:
-    if isinstance(event, Alloc):
-        return Alloc, event.key, event.stream, len(_size(event)), event.reduction is None
-    return (HostAlloc, event.key, event.pinned) if isinstance(event, HostAlloc) else (type(event), *event)
-
-
-def _with_amounts(item: Item, numbers: tuple[int, ...]) -> Item:
-    return item if numbers == amounts(item) else with_amounts(item, numbers)
+def _without_numbers(part: Any) -> tuple:
+    """Return the type of a part, and all fields that must be equal in steps that are alike."""
+    numbers = len(_numbers(part))
+    if isinstance(part, Alloc):
+        return Alloc, numbers, part.key, part.stream, part.reduction is None
+    zeros = (0,) * numbers
+    return type(part), numbers, part if isinstance(part, FREE) else _with_numbers(part, zeros)

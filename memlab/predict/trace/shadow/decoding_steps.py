@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from memlab.attach.own_errors import contained
-from memlab.predict.trace.alike_steps import MOST_STEPS, Law, Left, Step, renamed
+from memlab.predict.trace.alike_steps import MOST_STEPS, NO_SITE, Law, Left, Step, renamed
 from memlab.predict.trace.events import Alloc, made
 from memlab.predict.trace.memory_kinds import SMALL
 from memlab.predict.trace.shadow.memory_events import block_of
@@ -127,18 +127,17 @@ class _Generation:
 
     def _write(self, step: Step, inputs: dict[str, Any]) -> Any:
         """Write what a step does into the trace, leave its tensors, and return its outputs."""
-        recorder, sites, events = self._recorder, {}, []
-        of_requests = zip(step.sites, step.shapes, strict=True)
-        for event in step.events:
-            if isinstance(event, Alloc):
-                sites[event.key] = recorder.sites.like(*next(of_requests), event.nbytes)
-                event = event._replace(site=sites[event.key])
-            events.append(event)
+        recorder = self._recorder
+        requests = [event for event in step.events if isinstance(event, Alloc)]
+        sites = {
+            event.key: recorder.sites.like(site, shape, event.nbytes) if event.site == NO_SITE else event.site
+            for event, site, shape in zip(requests, step.sites, step.shapes, strict=True)
+        }
         outputs, names, taken = step.others
         for sentence, times in taken:
             recorder.trace.assumed[sentence] += times
         recorder.counter.repeat(step.work)
-        keys = recorder.memory.repeat(events, _tensors(inputs))
+        keys = recorder.memory.repeat(step.events, sites, _tensors(inputs))
         tensors = (
             recorder.in_block(left.shape, left.dtype, left.device, keys[left.block], sites[left.block])
             for left in step.left

@@ -240,17 +240,22 @@ class MemoryEvents:
             self._events.append(Workspace(nbytes, device.current_stream()))
     # --- decoding steps
 
-    def repeat(self, events: Sequence[Any], found: Sequence[torch.Tensor]) -> list[int]:
-        """Write the events of a decoding step that is like others, with the names of blocks that a step has
-        (:class:`Step`), and return the keys of the blocks that it makes. ``found``: the tensors that it frees."""
+    def repeat(self, events: Sequence[Any], sites: dict[int, int], found: Sequence[torch.Tensor]) -> list[int]:
+        """Write the events of a decoding step, which name blocks as those of :class:`Step`, and return the keys of the
+        blocks that it makes. ``sites``: of these blocks; ``found``: the tensors that it frees."""
         storages = [tensor.untyped_storage() for tensor in found]
         old = [storage._memlab_key for storage in storages]
         for storage, key in zip(storages, old, strict=True):
             del storage._memlab_key, self._alive[key]  # with the weak reference goes its callback
         new = [self._new_key() for _ in made(events)]
         keys = [*new, *reversed(old)]
-        self._events += [event._replace(key=keys[event.key]) for event in events]
-        self.requests += sum(isinstance(event, Alloc) for event in events)
+        for event in events:
+            if isinstance(event, Alloc):
+                event = Alloc(keys[event.key], event.nbytes, event.stream, sites[event.key], event.reduction)
+                self.requests += 1
+            else:
+                event = type(event)(keys[event.key], *event[1:])
+            self._events.append(event)
         return new
 
     def lies_in(self, storage: Any, key: int, site: int) -> None:
