@@ -115,6 +115,8 @@ def renamed(events: Sequence[Any], found: Sequence[int], left: Sequence[int]) ->
     their place.
     """
     numbers = {key: -1 - number for number, key in enumerate(found)} | {key: n for n, key in enumerate(made(events))}
+    if len({*found, *left}) < len(found) + len(left):  # tensors that share a block
+        return None
     if not all(isinstance(event, MAKE + FREE) and event.key in numbers for event in events):
         return None
     if numbers.keys() - {event.key for event in events if isinstance(event, FREE)} != set(left):

@@ -108,8 +108,9 @@ class _Generation:
     def _follow(self, traced: Step | None) -> None:
         """Keep to the law, or find one. A traced step that contradicts a law ends it."""
         law, self._law = self._law, None
-        if traced is None:
+        if traced is None or (self._steps and traced.length != self._steps[-1].length + 1):
             self._steps.clear()
+        if traced is None:
             return
         if law is not None and not law.holds(traced):
             law.end(traced.length)
@@ -174,6 +175,7 @@ def _length(inputs: dict[str, Any]) -> int | None:
     if ids is None or cache is None:
         return None if ids is None else ids.shape[-1]
     grows = type(cache).__name__ == "DynamicCache" and all(type(layer).__name__ == "DynamicLayer" for layer in layers)
-    if not layers or not grows or cache.offloading or ids.shape[-1] != 1:
+    is_full = grows and all(isinstance(tensor, torch.Tensor) for tensor in _tensors(inputs))
+    if not layers or not is_full or cache.offloading or ids.shape[-1] != 1:
         return None
     return layers[0].keys.shape[-2] + 1

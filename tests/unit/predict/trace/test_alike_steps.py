@@ -66,4 +66,5 @@ def test_blocks_have_numbers():
     assert renamed(events, [40], []) is None  # the third block stays with something unknown
     assert renamed(events, [], [52]) is None  # an older block is freed
     assert renamed(events, [40, 41], [52]) is None  # a block of the cache is not freed
+    assert renamed(events, [40], [52, 52]) is None  # two tensors share a block
     assert renamed([*events, EmptyCache()], [40], [52]) is None
