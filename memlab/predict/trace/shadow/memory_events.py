@@ -238,6 +238,7 @@ class MemoryEvents:
         """Record a workspace that a kernel takes at most, where memory is free."""
         if nbytes:
             self._events.append(Workspace(nbytes, device.current_stream()))
+
     # --- decoding steps
 
     def repeat(self, events: Sequence[Any], sites: dict[int, int], found: Sequence[torch.Tensor]) -> list[int]:
