@@ -21,6 +21,7 @@ from PIL import Image
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 OUT = Path(sys.argv[1] if len(sys.argv) > 1 else "outputs/wild/inputs")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CHANCE = random.Random(11)
 WORDS = ["".join(CHANCE.choices(string.ascii_lowercase, k=CHANCE.randint(2, 8))) for _ in range(4000)]
 SPECIAL = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>",
@@ -57,8 +58,8 @@ def tokenizer(folder: Path, max_length: int = 1024) -> tf.PreTrainedTokenizerFas
 def model(name: str, config: tf.PretrainedConfig, kind: type, dtype: torch.dtype = torch.float32) -> None:
     """Write a model with random weights, and its tokenizer, under the name that scripts ask for."""
     torch.manual_seed(0)
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        made = kind._from_config(config, dtype=dtype) if hasattr(kind, "_from_config") else kind.from_config(config, dtype=dtype)
+    with torch.device(DEVICE):
+        made = kind.from_config(config, dtype=dtype)
     made.save_pretrained(OUT / name)
     tokenizer(OUT / name)
 
@@ -135,7 +136,7 @@ def make_diffusion() -> None:
     text_shape = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12,
                   "projection_dim": 768, "vocab_size": 49408, "bos_token_id": 134, "eos_token_id": 135}  # fmt: skip
     stable = OUT / "CompVis/stable-diffusion-v1-4"
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+    with torch.device(DEVICE):
         parts = {
             "unet": df.UNet2DConditionModel(sample_size=64, cross_attention_dim=768, attention_head_dim=8,
                                             block_out_channels=(320, 640, 1280, 1280)),
