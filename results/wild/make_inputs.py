@@ -1,7 +1,7 @@
 """Make the models and data sets of commands.csv: ``python3 make_inputs.py [FOLDER]`` (default: outputs/wild/inputs).
 
-Every folder has the name that a script asks for. Models have random weights; data come from fixed seeds, so two machines
-make equal ones. The Planetoid graph is written beside the scripts, where the scripts look for it.
+Every folder has the name that a script asks for. Models have random weights; data come from fixed seeds, so two
+machines make equal ones. The Planetoid graph is written beside the scripts, where the scripts look for it.
 """
 
 import gzip
@@ -24,8 +24,15 @@ OUT = Path(sys.argv[1] if len(sys.argv) > 1 else "outputs/wild/inputs")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CHANCE = random.Random(11)
 WORDS = ["".join(CHANCE.choices(string.ascii_lowercase, k=CHANCE.randint(2, 8))) for _ in range(4000)]
-SPECIAL = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>",
-           "cls_token": "<cls>", "sep_token": "<sep>"}  # fmt: skip
+SPECIAL = {
+    "pad_token": "<pad>",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+    "cls_token": "<cls>",
+    "sep_token": "<sep>",
+}
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['content'] is string %}{{ m['content'] }}{% else %}"
     "{% for c in m['content'] %}{% if c['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}"
@@ -80,15 +87,40 @@ def make_models() -> None:
     tiny = tf.LlamaConfig(intermediate_size=5632, num_hidden_layers=22, num_key_value_heads=4, **llama)
     for name in ("meta-llama/Llama-2-7b-hf", "NousResearch/Hermes-3-Llama-3.1-8B"):  # TinyLlama's shape
         model(name, tiny, causal, bf16)
-    smol = tf.LlamaConfig(hidden_size=960, intermediate_size=2560, num_hidden_layers=32, num_attention_heads=15,
-                          num_key_value_heads=5, vocab_size=49152, tie_word_embeddings=True, **ids)  # fmt: skip
+    smol = tf.LlamaConfig(
+        hidden_size=960,
+        intermediate_size=2560,
+        num_hidden_layers=32,
+        num_attention_heads=15,
+        num_key_value_heads=5,
+        vocab_size=49152,
+        tie_word_embeddings=True,
+        **ids,
+    )
     model("HuggingFaceTB/SmolLM-360M", smol, causal, bf16)
-    mt5 = tf.MT5Config(d_model=512, d_kv=64, d_ff=1024, num_layers=8, num_heads=6, vocab_size=250112,
-                       pad_token_id=0, eos_token_id=2, decoder_start_token_id=0)  # fmt: skip
+    mt5 = tf.MT5Config(
+        d_model=512,
+        d_kv=64,
+        d_ff=1024,
+        num_layers=8,
+        num_heads=6,
+        vocab_size=250112,
+        pad_token_id=0,
+        eos_token_id=2,
+        decoder_start_token_id=0,
+    )
     model("bigscience/mt0-small", mt5, tf.AutoModelForSeq2SeqLM)
-    bart = tf.BartConfig(d_model=768, encoder_layers=6, decoder_layers=6, encoder_attention_heads=12,
-                         decoder_attention_heads=12, encoder_ffn_dim=3072, decoder_ffn_dim=3072,
-                         decoder_start_token_id=2, **ids)  # fmt: skip
+    bart = tf.BartConfig(
+        d_model=768,
+        encoder_layers=6,
+        decoder_layers=6,
+        encoder_attention_heads=12,
+        decoder_attention_heads=12,
+        encoder_ffn_dim=3072,
+        decoder_ffn_dim=3072,
+        decoder_start_token_id=2,
+        **ids,
+    )
     model("facebook/bart-base", bart, tf.AutoModelForSeq2SeqLM)
     roberta = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, **ids}
     model("distilroberta-base", tf.RobertaConfig(num_hidden_layers=6, **roberta), tf.AutoModelForMaskedLM)
@@ -103,15 +135,37 @@ def make_vision_language(text_shape: dict) -> None:
     """Write a Qwen2.5-VL with the vision tower of the 3B model and the text model of Qwen2.5-0.5B."""
     folder = OUT / "Qwen/Qwen2.5-VL-3B-Instruct"
     made = tokenizer(folder)
-    token = {f"{k}_token_id": made.convert_tokens_to_ids(f"<|{v}|>") for k, v in
-             {"image": "image_pad", "video": "video_pad", "vision_start": "vision_start", "vision_end": "vision_end"}.items()}  # fmt: skip
+    token = {
+        f"{k}_token_id": made.convert_tokens_to_ids(f"<|{v}|>")
+        for k, v in {
+            "image": "image_pad",
+            "video": "video_pad",
+            "vision_start": "vision_start",
+            "vision_end": "vision_end",
+        }.items()
+    }
     rope = {"rope_type": "default", "type": "default", "mrope_section": [8, 12, 12], "rope_theta": 1000000.0}
     config = tf.Qwen2_5_VLConfig(
-        text_config={**text_shape, "vocab_size": 151936, "num_key_value_heads": 2, "rope_parameters": rope,
-                     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
-        vision_config={"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
-                       "out_hidden_size": 896, "fullatt_block_indexes": [7, 15, 23, 31]},
-        tie_word_embeddings=True, **token)  # fmt: skip
+        text_config={
+            **text_shape,
+            "vocab_size": 151936,
+            "num_key_value_heads": 2,
+            "rope_parameters": rope,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+        vision_config={
+            "depth": 32,
+            "hidden_size": 1280,
+            "intermediate_size": 3420,
+            "num_heads": 16,
+            "out_hidden_size": 896,
+            "fullatt_block_indexes": [7, 15, 23, 31],
+        },
+        tie_word_embeddings=True,
+        **token,
+    )
     model("Qwen/Qwen2.5-VL-3B-Instruct", config, tf.AutoModelForImageTextToText, torch.bfloat16)
     images = tf.Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=512 * 512)
     for special, name in (("image_token", "<|image_pad|>"), ("video_token", "<|video_pad|>")):
@@ -126,35 +180,60 @@ def clip_tokenizer(folder: Path) -> None:
     tokens = [*letters, *(c + "</w>" for c in letters), "<|startoftext|>", "<|endoftext|>"]
     (folder / "vocab.json").write_text(json.dumps({t: i for i, t in enumerate(tokens)}))
     (folder / "merges.txt").write_text("#version: 0.2\n")
-    tf.CLIPTokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), model_max_length=77).save_pretrained(folder)
+    tf.CLIPTokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), model_max_length=77).save_pretrained(
+        folder
+    )
 
 
 def make_diffusion() -> None:
     import diffusers as df
 
     torch.manual_seed(0)
-    text_shape = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12,
-                  "projection_dim": 768, "vocab_size": 49408, "bos_token_id": 134, "eos_token_id": 135}  # fmt: skip
+    text_shape = {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "projection_dim": 768,
+        "vocab_size": 49408,
+        "bos_token_id": 134,
+        "eos_token_id": 135,
+    }
     stable = OUT / "CompVis/stable-diffusion-v1-4"
     with torch.device(DEVICE):
         parts = {
-            "unet": df.UNet2DConditionModel(sample_size=64, cross_attention_dim=768, attention_head_dim=8,
-                                            block_out_channels=(320, 640, 1280, 1280)),
-            "vae": df.AutoencoderKL(down_block_types=["DownEncoderBlock2D"] * 4, up_block_types=["UpDecoderBlock2D"] * 4,
-                                    block_out_channels=(128, 256, 512, 512), layers_per_block=2, sample_size=512),
+            "unet": df.UNet2DConditionModel(
+                sample_size=64, cross_attention_dim=768, attention_head_dim=8, block_out_channels=(320, 640, 1280, 1280)
+            ),
+            "vae": df.AutoencoderKL(
+                down_block_types=["DownEncoderBlock2D"] * 4,
+                up_block_types=["UpDecoderBlock2D"] * 4,
+                block_out_channels=(128, 256, 512, 512),
+                layers_per_block=2,
+                sample_size=512,
+            ),
             "text_encoder": tf.CLIPTextModel(tf.CLIPTextConfig(**text_shape)),
-        }  # fmt: skip
+        }
         for name, part in parts.items():
             part.half().save_pretrained(stable / name)
         amused = OUT / "amused/amused-256"
         parts = {
             "transformer": df.UVit2DModel(),
-            "vqvae": df.VQModel(block_out_channels=(128, 256, 256, 512, 768), latent_channels=64, layers_per_block=2,
-                                down_block_types=["DownEncoderBlock2D"] * 5, up_block_types=["UpDecoderBlock2D"] * 5,
-                                num_vq_embeddings=8192, vq_embed_dim=64, norm_num_groups=32, lookup_from_codebook=True,
-                                mid_block_add_attention=False, force_upcast=True),
+            "vqvae": df.VQModel(
+                block_out_channels=(128, 256, 256, 512, 768),
+                latent_channels=64,
+                layers_per_block=2,
+                down_block_types=["DownEncoderBlock2D"] * 5,
+                up_block_types=["UpDecoderBlock2D"] * 5,
+                num_vq_embeddings=8192,
+                vq_embed_dim=64,
+                norm_num_groups=32,
+                lookup_from_codebook=True,
+                mid_block_add_attention=False,
+                force_upcast=True,
+            ),
             "text_encoder": tf.CLIPTextModelWithProjection(tf.CLIPTextConfig(**text_shape)),
-        }  # fmt: skip
+        }
         for name, part in parts.items():
             part.save_pretrained(amused / name)
     for folder in (stable, amused):
@@ -162,14 +241,24 @@ def make_diffusion() -> None:
     scheduler = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "clip_sample": False}
     df.DDPMScheduler(**scheduler).save_pretrained(stable / "scheduler")
     df.AmusedScheduler(mask_token_id=8255).save_pretrained(amused / "scheduler")
-    index = {"unet": ["diffusers", "UNet2DConditionModel"], "vae": ["diffusers", "AutoencoderKL"],
-             "text_encoder": ["transformers", "CLIPTextModel"], "tokenizer": ["transformers", "CLIPTokenizer"],
-             "scheduler": ["diffusers", "DDPMScheduler"], "safety_checker": [None, None],
-             "feature_extractor": [None, None], "requires_safety_checker": False}  # fmt: skip
+    index = {
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+        "scheduler": ["diffusers", "DDPMScheduler"],
+        "safety_checker": [None, None],
+        "feature_extractor": [None, None],
+        "requires_safety_checker": False,
+    }
     (stable / "model_index.json").write_text(json.dumps({"_class_name": "StableDiffusionPipeline", **index}))
-    index = {"transformer": ["diffusers", "UVit2DModel"], "vqvae": ["diffusers", "VQModel"],
-             "text_encoder": ["transformers", "CLIPTextModelWithProjection"],
-             "tokenizer": ["transformers", "CLIPTokenizer"], "scheduler": ["diffusers", "AmusedScheduler"]}  # fmt: skip
+    index = {
+        "transformer": ["diffusers", "UVit2DModel"],
+        "vqvae": ["diffusers", "VQModel"],
+        "text_encoder": ["transformers", "CLIPTextModelWithProjection"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+        "scheduler": ["diffusers", "AmusedScheduler"],
+    }
     (amused / "model_index.json").write_text(json.dumps({"_class_name": "AmusedPipeline", **index}))
     (OUT / "stable-diffusion-v1-5").mkdir(exist_ok=True)
     link = OUT / "stable-diffusion-v1-5/stable-diffusion-v1-5"
@@ -245,19 +334,34 @@ def make_data() -> None:
     sentences = [text(10) for _ in range(2000)]
 
     def two(first: str, second: str, label: str, count: int, draw) -> pd.DataFrame:
-        return pd.DataFrame({first: CHANCE.choices(sentences, k=count), second: CHANCE.choices(sentences, k=count),
-                             label: [draw() for _ in range(count)]})  # fmt: skip
+        return pd.DataFrame(
+            {
+                first: CHANCE.choices(sentences, k=count),
+                second: CHANCE.choices(sentences, k=count),
+                label: [draw() for _ in range(count)],
+            }
+        )
 
-    nli = {s: two("premise", "hypothesis", "label", n, lambda: CHANCE.randrange(3))
-           for s, n in {"train": 100_000, "dev": 1000, "test": 500}.items()}  # fmt: skip
+    nli = {
+        s: two("premise", "hypothesis", "label", n, lambda: CHANCE.randrange(3))
+        for s, n in {"train": 100_000, "dev": 1000, "test": 500}.items()
+    }
     table("sentence-transformers/all-nli", nli, "pair-class")
     quora = two("sentence1", "sentence2", "label", 22_000, lambda: CHANCE.randrange(2))
     table("sentence-transformers/quora-duplicates", {"train": quora}, "pair-class")
     sts = {s: two("sentence1", "sentence2", "score", 640, CHANCE.random) for s in ("train", "validation", "test")}
     table("sentence-transformers/stsb", sts)
 
-    for folder in ("data/alpaca", "data/wikitext-2", "clip", "dog", "imagenet/train/a", "imagenet/train/b",
-                   "imagenet/validation/a", "imagenet/validation/b"):  # fmt: skip
+    for folder in (
+        "data/alpaca",
+        "data/wikitext-2",
+        "clip",
+        "dog",
+        "imagenet/train/a",
+        "imagenet/train/b",
+        "imagenet/validation/a",
+        "imagenet/validation/b",
+    ):
         (OUT / folder).mkdir(parents=True, exist_ok=True)
     (OUT / "data/alpaca/alpaca_data_cleaned_archive.json").write_text(json.dumps(alpaca(400)))
     (OUT / "data/wikitext-2.txt").write_text("\n".join(text(60) for _ in range(4000)))
@@ -298,10 +402,15 @@ def make_pictures() -> None:
     def part(words: int) -> list[dict]:
         return [{"type": "text", "text": text(words)}]
 
-    rows = [{"images": [picture(448)],
-             "prompt": [{"role": "user", "content": [{"type": "image", "text": None}, *part(15)]}],
-             "chosen": [{"role": "assistant", "content": part(60)}],
-             "rejected": [{"role": "assistant", "content": part(60)}]} for _ in range(160)]  # fmt: skip
+    rows = [
+        {
+            "images": [picture(448)],
+            "prompt": [{"role": "user", "content": [{"type": "image", "text": None}, *part(15)]}],
+            "chosen": [{"role": "assistant", "content": part(60)}],
+            "rejected": [{"role": "assistant", "content": part(60)}],
+        }
+        for _ in range(160)
+    ]
     picture_table("HuggingFaceH4/rlaif-v_formatted", rows)
     for split, count in {"train": 1024, "val": 128}.items():
         lines = ["filepath\ttitle"]
@@ -335,8 +444,15 @@ def make_graph(numbers: np.random.Generator) -> None:
     for a, b in numbers.integers(0, 2708, (5278, 2)).tolist():
         graph[a].append(b)
         graph[b].append(a)
-    parts = {"x": features[:140], "y": labels[:140], "allx": features[:1708], "ally": labels[:1708],
-             "tx": features[1708:], "ty": labels[1708:], "graph": graph}  # fmt: skip
+    parts = {
+        "x": features[:140],
+        "y": labels[:140],
+        "allx": features[:1708],
+        "ally": labels[:1708],
+        "tx": features[1708:],
+        "ty": labels[1708:],
+        "graph": graph,
+    }
     for name, value in parts.items():
         (folder / f"ind.cora.{name}").write_bytes(pickle.dumps(value))
     (folder / "ind.cora.test.index").write_text("\n".join(map(str, range(1708, 2708))) + "\n")
