@@ -134,7 +134,8 @@ def planned_run(file: Path) -> RunView:
         config = from_dict(values.get("config", {}))
     else:
         config = from_dict(with_own_apart(values))
-        check_spelling(config.own)
+        for key, value in config.own.items():
+            check_spelling(key, value)
     choices = values.get("choices", {}) if "run_id" in values else {}
     return RunView(
         path=str(file),

@@ -21,17 +21,11 @@ _TRANSPORT = (
 )
 
 
-OF_A_LAUNCHER = (("RANK",), ("LOCAL_RANK",), ("WORLD_SIZE",), ("MASTER_ADDR",))
-"""Arguments of the ``KeyError`` of a script that was started without its launcher."""
-
-
 def describe(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:
     """Return status, one-line reason and, for an out-of-memory of the device, the message and requested bytes."""
     # An ImportError of transformers begins with an empty line.
     message = f"{type(error).__name__}: {str(error).strip()}".removesuffix(": ")
     first_line = " ".join(_FIRST_LINE.match(message)[0].partition(" If reserved but unallocated")[0].split())[:500]
-    if isinstance(error, KeyError) and error.args[:1] in OF_A_LAUNCHER:
-        first_line += ", which a launcher sets: begin the command with torchrun --nproc_per_node 1"
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", first_line, None
     if isinstance(error, MemoryError) or any(mark in message for mark in _HOST_OOM):

@@ -149,7 +149,7 @@ def _unknown_key(key: str, words: Sequence[str], beside: Any) -> MemlabError:
         known = with_word_here(error, words)
         with contextlib.suppress(UnknownKey):
             if known is error:
-                check_spelling({key: None})
+                check_spelling(key, None)
                 return ConfigError(f"{known} (A key of your own: +{key}=...)")
         return known
     except ConfigError as error:

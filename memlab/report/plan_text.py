@@ -67,8 +67,7 @@ def plan_answer(rows: Sequence[Row], cheapest: Row | None, measure: Sequence[Row
         kind = "the cheapest by the hour" if cheapest else "the one with the largest batch"
     need = f"{_in_use(best.best)} on the fullest GPU"
     facts = [", ".join(filter(None, [need, how_sure(best.summary)])), *_speed_and_price(best)]
-    if not _have_rates(measure):
-        facts.append(units.not_known("speed", (row.basis for row in measure)))
+    facts.append(units.not_known("speed", (row.basis for row in measure)))
     return f"{fitting} of {len(rows)} configurations fit; {kind} is {_line(best)}: {'; '.join(filter(None, facts))}."
 
 

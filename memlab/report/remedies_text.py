@@ -68,7 +68,10 @@ def remedies_text(found: Remedies) -> RemediesText:
     failed = [(remedy, remedy.needs) for remedy in found.tried if isinstance(remedy.needs, str)]
     changes = (
         *(_helping(remedy, needs, found) for remedy, needs in helping),
-        *(RemedyText(f"{remedy.change} {_small_effect(needs.used - found.base.used)}.") for remedy, needs in others),
+        *(
+            RemedyText(f"{remedy.change} does not help: {units.signed_size(needs.used - found.base.used)}.")
+            for remedy, needs in others
+        ),
         *(RemedyText(f"{remedy.change} could not be predicted: {reason.rstrip('.')}.") for remedy, reason in failed),
     )
     number = len(found.tried) + len(found.not_tried)
@@ -79,10 +82,6 @@ def remedies_text(found: Remedies) -> RemediesText:
         changes,
         not_tried if found.not_tried else "",
     )
-
-
-def _small_effect(change: int) -> str:
-    return f"saves only {units.size(-change)}" if change < 0 else f"does not help: {units.signed_size(change)}"
 
 
 def _helping(remedy: Remedy, needs: Needs, found: Remedies) -> RemedyText:

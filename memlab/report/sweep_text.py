@@ -27,7 +27,6 @@ from memlab.files.disk import replacing, write_whole
 from memlab.planner.quote import LAUNCH_S, Quote, QuotedPoint, Range
 from memlab.report import units
 from memlab.report.text import say, show_table
-from memlab.rules.unsupported import unsupported
 from memlab.runs.folder import SweepFolder
 from memlab.runs.job import Job, JobResult, Schedule, SearchResult, SweepObserver, usd_per_hour
 from memlab.system.machine import used_bytes
@@ -64,9 +63,6 @@ def show_preview(found: Schedule, root: Path, console: Console, quote: Quote | N
         names["folder"] = folders
     cells = [(*name, *state) for name, (_, *state) in zip(zip(*names.values(), strict=True), rows, strict=True)]
     show_table(console, f"Sweep into {root} (nothing is started)", (*names, "launch", "state"), cells, notes=1)
-    refused = ("; ".join(unsupported(result.job.config, None)) for result in found.known if result.record is None)
-    for reason in dict.fromkeys(refused):
-        say(f"Unsupported: {reason}.", console)
     count = sum(map(len, launches))
     work = [f"{len(to_predict)} to predict, without cost"] if to_predict else []
     work += [f"{count} to run in {_launches(len(launches))}"] if count or not to_predict else []

@@ -12,10 +12,6 @@ pytestmark = pytest.mark.cpu
     [
         (ImportError("\nA library was not found.\nInstall it."), "ImportError: A library was not found."),
         (KeyError("loss"), "KeyError: 'loss'"),
-        (
-            KeyError("RANK"),
-            "KeyError: 'RANK', which a launcher sets: begin the command with torchrun --nproc_per_node 1",
-        ),
         (StopIteration(), "StopIteration"),
         (
             ValueError("Please correct these DeepSpeed values:\n- ds batch=7 vs hf batch=1\nOr write 'auto'."),

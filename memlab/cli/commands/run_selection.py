@@ -46,11 +46,7 @@ def run_folder(path: str | Path) -> RunFolder:
     folder = RunFolder(place)
     if not (folder.path / RunFolder.RECORD).exists():
         inside = sorted(record.parent.name for record in place.glob(f"*/{RunFolder.RECORD}"))
-        hint = "memlab table FOLDER lists the runs below a folder."
-        if inside:
-            hint = f"Name one of those in it: {', '.join(inside)}"
-        elif (place / RunFolder.PLAN).exists():
-            hint = "Is its run still going?"
+        hint = f"Name one of those in it: {', '.join(inside)}" if inside else "Is its run still going?"
         raise MemlabError(f"{safe(str(place))}: no run folder, because it has no {RunFolder.RECORD}. {safe(hint)}")
     return folder
 

@@ -9,7 +9,6 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from statistics import mean
 from typing import Any
 
@@ -80,9 +79,6 @@ def environment_of(ranks: Sequence[Mapping[str, Any]], machine: Machine) -> dict
     }
 
 
-PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed")
-"""What training commands begin with, for a hint."""
-
 NOT_FOUND = 127
 """Exit code of a shell for a command that does not exist."""
 
@@ -96,11 +92,9 @@ class CommandNotFound(MemlabError):
 def check_program(words: Sequence[str]) -> None:
     """Raise :class:`CommandNotFound` if the first word of a command is no program."""
     if shutil.which(words[0]) is None:
-        hint = "After -- comes the command as you type it."
-        if words[0].endswith(".py"):
-            hint = f"Write python3 {words[0]}."
-        elif close := get_close_matches(words[0], PROGRAMS):
-            hint = f"Did you mean '{close[0]}'?"
+        hint = (
+            f"Write python3 {words[0]}." if words[0].endswith(".py") else "After -- comes the command as you type it."
+        )
         raise CommandNotFound(f"{words[0]}: no such program on the PATH. {hint}")
 
 

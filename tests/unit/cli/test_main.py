@@ -179,7 +179,6 @@ def test_a_misspelt_command_is_answered_with_the_nearest(capsys):
         ),
         ("hardware=h200_x8 hardware.gpu=4 -- python train.py", "'hardware.gpu' is the name of a GPU, not '4'."),
         ("model=llama3_8b -- python train.py", "model=llama3_8b: before -- come only memlab's options and the words"),
-        ("--changess -- python train.py", "unrecognized arguments: --changess (did you mean --changes?)"),
         ("--bogus -- python train.py", "unrecognized arguments: --bogus (memlab predict --help lists the options)"),
     ],
 )
