@@ -134,8 +134,7 @@ def planned_run(file: Path) -> RunView:
         config = from_dict(values.get("config", {}))
     else:
         config = from_dict(with_own_apart(values))
-        for key, value in config.own.items():
-            check_spelling(key, value)
+        check_spelling(config.own)
     choices = values.get("choices", {}) if "run_id" in values else {}
     return RunView(
         path=str(file),

@@ -20,6 +20,9 @@ _TRANSPORT = (
     "Timed out initializing process group",
 )
 
+_NO_LAUNCHER = re.compile(r"^KeyError: '(?:RANK|LOCAL_RANK|WORLD_SIZE)'$|variable \w+ expected, but not set")
+"""Messages of Python and of torch about the variables that a launcher sets."""
+
 
 def describe(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:
     """Return status, one-line reason and, for an out-of-memory of the device, the message and requested bytes."""
@@ -34,6 +37,8 @@ def describe(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:
         return "gpu_oom", first_line, {"requested_bytes": requested_bytes(message), "message": first_line}
     if any(mark in message for mark in _TRANSPORT):
         return "infra", first_line, None
+    if _NO_LAUNCHER.search(first_line):
+        first_line += ": the command lacks its launcher, which sets this variable: torchrun --nproc_per_node=<GPUs>"
     return "failed", first_line, None
 
 

@@ -143,8 +143,8 @@ def resolve(composed: DictConfig) -> Config:
 def _check_own(own: Mapping[str, Any]) -> None:
     """Refuse a key of the user's own that is a misspelt one of memlab's, or a word of another library: it would have no
     effect."""
+    check_spelling(own)
     for key, value in own.items():
-        check_spelling(key, value)
         if key in PACKAGELESS and isinstance(value, dict):
             raise ConfigError(f"The first line of the file in {key}/ must be '# @package _global_': it sets any key.")
         if not isinstance(value, dict) and word_here(key, str(value)):

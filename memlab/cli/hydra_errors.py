@@ -13,7 +13,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import Mark, MarkedYAMLError, YAMLError
 
 from memlab.cli.library_values import library_word
-from memlab.core.config import GROUPS, Config, check_spelling, from_dict, nested
+from memlab.core.config import GROUPS, Config, check_spelling, from_dict, nested, with_own_apart
 from memlab.core.errors import ConfigError, MemlabError, UnknownKey, nearest
 from memlab.core.foreign_words import foreign_word
 from memlab.files.conf_files import options_of
@@ -143,13 +143,14 @@ def _unknown_key(key: str, words: Sequence[str], beside: Any) -> MemlabError:
     if "." in key and key.partition(".")[0] not in vars(Config()) and OmegaConf.is_dict(beside):
         return ConfigError(f"{UnknownKey(key, None, map(str, beside))} (A key of your own: +{key}=...)")
     alone = nested({key: {}})
+    own = with_own_apart(alone)["own"]
     try:
         from_dict(alone)
     except UnknownKey as error:
         known = with_word_here(error, words)
         with contextlib.suppress(UnknownKey):
-            if known is error:
-                check_spelling(key, None)
+            if known is error and own:
+                check_spelling(own)
                 return ConfigError(f"{known} (A key of your own: +{key}=...)")
         return known
     except ConfigError as error:

@@ -107,7 +107,7 @@ def _hint(path: str, key: str, value: Any, keys: library_keys.Keys) -> str:
         words = [_word_of_a_group(*each) for each in flat({f"{path}.{meant}": value}, ALL_LEVELS).items()]
         if None not in words:
             return f"Here it is {' '.join(words)}."
-    return nearest(key, keys)
+    return nearest(key, keys, f"{path}.")
 
 
 def _word_of_a_group(dotted: str, value: Any) -> str | None:

@@ -6,6 +6,7 @@ import keyword
 import os
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import NoReturn
 
 from memlab.core.errors import MemlabError, nearest
@@ -73,6 +74,8 @@ def _command(words: list[str]) -> int:
             hint = "put positional arguments before the options"
         elif unknown[0].startswith("--hardware"):
             hint = "hardware is a word without dashes: hardware=a100_80g_x8"
+        elif meant := get_close_matches(unknown[0], commands.choices[arguments.command]._option_string_actions):
+            hint = f"did you mean {meant[0]}?"
         raise MemlabError(f"unrecognized arguments: {' '.join(unknown)} ({hint})")
     end_on_signals()
     return arguments.run(arguments)

@@ -252,13 +252,14 @@ def with_own_apart(values: dict[str, Any]) -> dict[str, Any]:
     return {**{key: value for key, value in values.items() if key in known}, "own": own}
 
 
-def check_spelling(key: str, value: Any) -> None:
+def check_spelling(own: Mapping[str, Any]) -> None:
     """Raise :class:`UnknownKey` for a key of the user's own that is nearly one of memlab's: it is misspelt."""
     known = _keys(Config)
     words = {*known, *(key.partition("_")[0] for key in known)}  # zero of zero_stage
-    slips = {word for word in words if (word[0], word[-1]) == (key[0], key[-1])}
-    if get_close_matches(key, words, cutoff=MISSPELT) or get_close_matches(key, slips, cutoff=MISSPELT_INSIDE):
-        raise UnknownKey(key, value, known)
+    for key, value in own.items():
+        slips = {word for word in words if (word[0], word[-1]) == (key[0], key[-1])}
+        if get_close_matches(key, words, cutoff=MISSPELT) or get_close_matches(key, slips, cutoff=MISSPELT_INSIDE):
+            raise UnknownKey(key, value, known)
 
 
 def _checked(key: str, value: Any, annotation: Any, check: Check) -> Any:

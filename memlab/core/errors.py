@@ -21,7 +21,8 @@ class UnknownKey(ConfigError):
     """A key that the schema lacks. ``key``: the dotted key; ``value``: its value; ``known``: the keys at its place."""
 
     def __init__(self, key: str, value: Any, known: Iterable[str]):
-        super().__init__(f"Unknown key '{key}'. {nearest(key.rpartition('.')[2], known)}")
+        above, dot, name = key.rpartition(".")
+        super().__init__(f"Unknown key '{key}'. {nearest(name, known, above + dot)}")
         self.key, self.value = key, value
 
 
@@ -51,11 +52,12 @@ def reason_of(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {message} ({Path(frame.filename).name}, line {frame.lineno})"
 
 
-def nearest(word: str, candidates: Iterable[str]) -> str:
+def nearest(word: str, candidates: Iterable[str], above: str = "") -> str:
     """Make a hint for an error message: ``Did you mean 'x'?``, or all ``candidates`` if none is similar to ``word``.
 
     Candidates that begin with ``word`` come before similar ones: ``a100`` is short for ``a100_80g_x8``, not for
-    ``h100_x8``. Of these, a candidate that begins with another one is left out: ``zero_stage.stage``.
+    ``h100_x8``. Of these, a candidate that begins with another one is left out: ``zero_stage.stage``. ``above``: what
+    stands before the candidate that is meant: ``seq_len.`` before ``tokens``.
     """
     candidates = sorted(candidates)
     longer = [candidate for candidate in candidates if word and candidate.startswith(word)]
@@ -63,5 +65,5 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     same_letters = [each for each in candidates if sorted(each) == sorted(word)]  # modle: model, not mode
     close = shortest or same_letters or get_close_matches(word, candidates, n=1, cutoff=0.5)
     if close:
-        return f"Did you mean {' or '.join(map(repr, close))}?"
+        return f"Did you mean {' or '.join(repr(above + each) for each in close)}?"
     return f"Choose one of: {', '.join(candidates)}."

@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
 from memlab.cli.commands.measure import new_folder
@@ -71,7 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise MemlabError(f"No command to predict: it comes after --. {USAGE} {OWN_TRAINING}")
     if others:
         valid = "memlab's options and the words of the hardware, as in hardware=a100_80g_x8 hardware.gpus=4."
-        raise MemlabError(f"{others[0]}: before -- come only {valid}")
+        meant = get_close_matches(others[0].partition("=")[0], ["hardware"])
+        hint = f" Did you mean '{meant[0]}'?" if meant else ""
+        raise MemlabError(f"{others[0]}: before -- come only {valid}{hint}")
     if arguments.network:
         os.environ[sandbox.NETWORK] = sandbox.OPEN
     if arguments.unprotected or _accepts_no_wall():

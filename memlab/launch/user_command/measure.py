@@ -9,6 +9,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from statistics import mean
 from typing import Any
 
@@ -83,6 +84,10 @@ NOT_FOUND = 127
 """Exit code of a shell for a command that does not exist."""
 
 
+PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "accelerate")
+"""Programs that a misspelt first word of a command may mean."""
+
+
 class CommandNotFound(MemlabError):
     """The first word of the command is no program."""
 
@@ -92,9 +97,11 @@ class CommandNotFound(MemlabError):
 def check_program(words: Sequence[str]) -> None:
     """Raise :class:`CommandNotFound` if the first word of a command is no program."""
     if shutil.which(words[0]) is None:
-        hint = (
-            f"Write python3 {words[0]}." if words[0].endswith(".py") else "After -- comes the command as you type it."
-        )
+        hint = "After -- comes the command as you type it."
+        if words[0].endswith(".py"):
+            hint = f"Write python3 {words[0]}."
+        elif meant := get_close_matches(words[0], PROGRAMS):
+            hint = f"Did you mean '{meant[0]}'?"
         raise CommandNotFound(f"{words[0]}: no such program on the PATH. {hint}")
 
 

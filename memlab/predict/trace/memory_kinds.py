@@ -81,6 +81,7 @@ _BY_CODE = (
     ("stage_1_and_2.py", "allreduce_bucket", BUCKETS),
     ("stage_1_and_2.py", "__init__", MASTER),
     ("nn/parallel/distributed.py", "empty", BUCKETS),  # with gradient_as_bucket_view they are the gradients, too
+    ("nn/parallel/distributed.py", "cat", BUCKETS),  # of weights, which rank 0 sends to the other ranks
     ("_fsdp_param.py", "_init_sharded_param", WEIGHTS),
     ("_fsdp_param.py", "", GATHERED),
     ("_fsdp_collectives.py", "foreach_reduce", GRADIENTS),

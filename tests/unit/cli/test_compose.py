@@ -44,7 +44,8 @@ def test_values_follow_the_words(composed):
     ("word", "message"),
     [
         ("zero_stge=zero3", "Unknown key 'zero_stge'. Did you mean 'zero_stage'?"),
-        ("batch.mikro=2", "Unknown key 'batch.mikro'. Did you mean 'micro'?"),
+        ("batch.mikro=2", "Unknown key 'batch.mikro'. Did you mean 'batch.micro'?"),
+        ("seq_len.token=8", "Unknown key 'seq_len.token'. Did you mean 'seq_len.tokens'?"),
         ("batch.micro.x=2", "'batch.micro' must be a whole number, not {'x': "),
         (
             "gradient_accumulation_steps=4",
@@ -180,7 +181,7 @@ def test_an_experiment_needs_no_plus(tmp_path, word):
 def test_a_key_that_a_group_of_ones_own_lacks_is_refused_with_the_nearest(tmp_path):
     (tmp_path / "schedule").mkdir()
     (tmp_path / "schedule" / "slow.yaml").write_text("rate: 0.1\nwarmup: 7\n")
-    told = r"Unknown key 'schedule.rat'. Did you mean 'rate'\? \(A key of your own: \+schedule.rat=\.\.\.\)"
+    told = r"Unknown key 'schedule.rat'. Did you mean 'schedule.rate'\? \(A key of your own: \+schedule.rat=\.\.\.\)"
     with pytest.raises(ConfigError, match=told):
         compose_config(["hardware=cpu", "+schedule=slow", "schedule.rat=3"], str(tmp_path))
 

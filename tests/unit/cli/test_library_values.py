@@ -39,13 +39,17 @@ def checked(config):
         (
             "training_args.torch_empty_cach_steps",
             4,
-            "Unknown key 'training_args.torch_empty_cach_steps'. Did you mean 't",
+            "Unknown key 'training_args.torch_empty_cach_steps'. Did you mean 'training_args.t",
         ),
-        ("deepspeed.aio.block_siz", 1, "Unknown key 'deepspeed.aio.block_siz'. Did you mean 'block_size'?"),
+        ("deepspeed.aio.block_siz", 1, "Unknown key 'deepspeed.aio.block_siz'. Did you mean 'deepspeed.aio.block_si"),
         ("deepspeed.zero_optimisation.stage", 3, "Unknown key 'deepspeed.zero_optimisation'. Here it is zero_stage=ze"),
         ("deepspeed.zero_optimization.stge", 3, "Unknown key 'deepspeed.zero_optimization.stge'. Here it is zero_stag"),
         ("training_args.learning_rat", 0.1, "Unknown key 'training_args.learning_rat'. Here it is optimizer.lr=0.1."),
-        ("deepspeed.flop_profiler.enabled", True, "Unknown key 'deepspeed.flop_profiler'. Did you mean 'flops_profil"),
+        (
+            "deepspeed.flop_profiler.enabled",
+            True,
+            "Unknown key 'deepspeed.flop_profiler'. Did you mean 'deepspeed.flops",
+        ),
         ("deepspeed.aio", 1, "'deepspeed.aio' has keys of its own, not the value 1. Choose one of: block_size, "),
         (
             "training_args.torch_empty_cache_steps",

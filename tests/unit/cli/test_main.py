@@ -175,10 +175,12 @@ def test_a_misspelt_command_is_answered_with_the_nearest(capsys):
         ),
         (
             "hardwre=h200_x1 -- python train.py",
-            "hardwre=h200_x1: before -- come only memlab's options and the words of",
+            "hardwre=h200_x1: before -- come only memlab's options and the words of the hardware, as in "
+            "hardware=a100_80g_x8 hardware.gpus=4. Did you mean 'hardware'?",
         ),
         ("hardware=h200_x8 hardware.gpu=4 -- python train.py", "'hardware.gpu' is the name of a GPU, not '4'."),
         ("model=llama3_8b -- python train.py", "model=llama3_8b: before -- come only memlab's options and the words"),
+        ("--changess -- python train.py", "unrecognized arguments: --changess (did you mean --changes?)"),
         ("--bogus -- python train.py", "unrecognized arguments: --bogus (memlab predict --help lists the options)"),
     ],
 )

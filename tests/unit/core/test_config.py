@@ -67,7 +67,7 @@ def test_to_dict_shares_nothing_with_its_config(config):
         ("precision.grad_accum_dtype", "f32", "'precision.grad_accum_dtype' cannot be 'f32'. Did you mean 'fp32'?"),
         ("model.path", "???", "'model.path' has no value: add model.path=<value> to the command line."),
         ("model", "tiny", "'model' is a config group with keys of its own, not the value 'tiny'."),
-        ("batch.mikro", 2, "Unknown key 'batch.mikro'. Did you mean 'micro'?"),
+        ("batch.mikro", 2, "Unknown key 'batch.mikro'. Did you mean 'batch.micro'?"),
         ("bach", {}, "Unknown key 'bach'. Did you mean 'batch'?"),
     ],
 )

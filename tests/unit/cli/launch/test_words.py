@@ -37,7 +37,7 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(launch, here, word, messag
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("batch.mikro=1,2", "memlab: Unknown key 'batch.mikro'. Did you mean 'micro'?"),
+        ("batch.mikro=1,2", "memlab: Unknown key 'batch.mikro'. Did you mean 'batch.micro'?"),
         (
             "gradient_accumulation_steps=1,2",
             "memlab: Unknown key 'gradient_accumulation_steps': here it is batch.accum",

@@ -17,7 +17,7 @@ from memlab.attach.options import Options
 from memlab.core.errors import FolderError
 from memlab.core.record import RankResult
 from memlab.launch.user_command import supervise
-from memlab.launch.user_command.measure import CommandNotFound, measure
+from memlab.launch.user_command.measure import CommandNotFound, check_program, measure
 from memlab.launch.user_command.outcome import NO_STEP, NOT_ATTACHED
 from memlab.runs.folder import RunFolder
 from memlab.system.deadman import marked
@@ -261,3 +261,8 @@ def test_a_program_that_does_not_exist_is_no_run(folder):
     with pytest.raises(CommandNotFound, match=r"Write python3 train\.py\."):
         measure(["train.py"], folder)
     assert not folder.path.exists()
+
+
+def test_a_misspelt_program_is_answered_with_the_nearest():
+    with pytest.raises(CommandNotFound, match=r"pyhton3: no such program on the PATH\. Did you mean 'python3'\?"):
+        check_program(["pyhton3", "train.py"])

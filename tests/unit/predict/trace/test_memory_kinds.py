@@ -5,6 +5,7 @@ import pytest
 from memlab.predict.trace.memory_kinds import (
     ACTIVATION_GRADIENTS,
     ACTIVATIONS,
+    BUCKETS,
     GATHERED,
     GRADIENTS,
     LOGITS,
@@ -46,6 +47,10 @@ def test_the_optimizer_of_deepspeed_for_bfloat16_has_gradients_and_master_weight
     file = "deepspeed/runtime/bf16_optimizer.py:191"
     assert kind("engine_init", "aten.zeros_like.default", file, "_setup_for_real_optimizer") == GRADIENTS
     assert kind("engine_init", "aten._to_copy.default", file, "_setup_for_real_optimizer") == MASTER
+
+
+def test_the_weights_that_ddp_sends_to_all_ranks_are_no_master_weights():
+    assert kind("engine_init", "aten.cat.default", "torch/nn/parallel/distributed.py:1092", "__init__") == BUCKETS
 
 
 @pytest.mark.parametrize(
