@@ -99,8 +99,7 @@ class MeasuredSweep:
         """Record the unsupported jobs and run the launches, up to an interruption."""
         for result in found.known:
             if result.how == "unsupported":
-                reasons = "; ".join(self.refusals(result.job))
-                result.record = self._record(result.job, "unsupported", reasons)
+                result.record = self._record(result.job, "unsupported", result.reason)
             self._tell(result)
         try:
             self._run_all(found.launches)

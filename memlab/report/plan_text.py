@@ -65,9 +65,11 @@ def plan_answer(rows: Sequence[Row], cheapest: Row | None, measure: Sequence[Row
         kind = "the cheapest" if cheapest else "the fastest"
     else:
         kind = "the cheapest by the hour" if cheapest else "the one with the largest batch"
-    need = f"{_in_use(best.best)} on the fullest GPU"
+    config = best.candidate.config
+    length = f" with {config.seq_len.tokens:,} tokens a sequence" if config.training.loop == "memlab" else ""
+    need = f"{_in_use(best.best)} on the fullest GPU{length}"
     facts = [", ".join(filter(None, [need, how_sure(best.summary)])), *_speed_and_price(best)]
-    facts.append(units.not_known("speed", (row.basis for row in measure)))
+    facts.append(units.not_known("which is fastest", (row.basis for row in measure)))
     return f"{fitting} of {len(rows)} configurations fit; {kind} is {_line(best)}: {'; '.join(filter(None, facts))}."
 
 
@@ -152,15 +154,7 @@ def show_changes(base: Outcome, changes: Sequence[SingleChange], out: Console) -
     if isinstance(base, str):
         return
     places = units.places([base.used])
-    rows = [
-        (
-            change.word,
-            ending(change.outcome),
-            change.price,
-            *_quantities(change, places),
-        )
-        for change in changes
-    ]
+    rows = [(each.word, ending(each.outcome), each.price, *_quantities(each, places)) for each in changes]
     columns = ["change", "then", "price", "needs GiB", "saves GiB", "host GiB"]
     show_table(out, "One change at a time, predicted", columns, rows, left=3, spare=("host GiB",))
 

@@ -244,7 +244,8 @@ def read_ahead_sentences(record: Record) -> list[str]:
     steps = early["steps"] if early else None
     sentences = [sentence for epoch in over_ranks(record.command["epochs"]) for sentence in _of_epoch(epoch, steps)]
     facts = [rank["attached"] or {} for rank in record.ranks]
-    if record.command["steps"] is None and any(each.get("ended") == "stopped" for each in facts):
+    lasts = record.summary.get("verdict") in (FITS, EDGE)  # else memory ends before
+    if lasts and record.command["steps"] is None and any(each.get("ended") == "stopped" for each in facts):
         steps = max(each.get("steps", 0) for each in facts)
         sentences.append(
             f"The training goes on after {steps} steps and was stopped there: what follows it (a last evaluation, a "

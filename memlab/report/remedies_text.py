@@ -68,10 +68,7 @@ def remedies_text(found: Remedies) -> RemediesText:
     failed = [(remedy, remedy.needs) for remedy in found.tried if isinstance(remedy.needs, str)]
     changes = (
         *(_helping(remedy, needs, found) for remedy, needs in helping),
-        *(
-            RemedyText(f"{remedy.change} does not help: {units.signed_size(needs.used - found.base.used)}.")
-            for remedy, needs in others
-        ),
+        *(RemedyText(f"{remedy.change} {_not_helping(found.base.used - needs.used)}.") for remedy, needs in others),
         *(RemedyText(f"{remedy.change} could not be predicted: {reason.rstrip('.')}.") for remedy, reason in failed),
     )
     number = len(found.tried) + len(found.not_tried)
@@ -97,7 +94,11 @@ def _answer(found: Remedies, helping: int) -> str:
         return "Remedies: no single change that memlab knows can lower this peak."
     tried = units.counted(len(found.tried), "single change")
     save = f"{helping} save" if helping > 1 else f"{helping or 'none'} saves"
-    return f"Remedies: of {tried}, predicted one at a time, {save} memory."
+    return f"Remedies: of {tried}, predicted one at a time, {save} at least {units.percent(NOTABLE, 1)} of the memory."
+
+
+def _not_helping(saved: int) -> str:
+    return f"saves only {units.size(saved)}" if saved > 0 else f"does not help: it takes {units.size(-saved)} more"
 
 
 def _provenance(base: Needs, measured: Measured | None) -> str:

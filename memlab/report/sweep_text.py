@@ -49,8 +49,7 @@ def show_preview(found: Schedule, root: Path, console: Console, quote: Quote | N
     """Print each point's state (done, unsupported, to predict, or its launch), and the quote of those to run."""
     rows = []
     for result in found.known:
-        reason = result.record.status if result.record else "unsupported"
-        rows.append((result.job, "-", f"{result.how}: {reason}" if result.how == "done" else reason))
+        rows.append((result.job, "-", f"done: {result.record.status}" if result.record else result.how))
     launches = found.to_measure
     to_predict = [job for jobs in found.launches for job in jobs if job.config.mode == "predict"]
     rows += [(job, "-", "to predict") for job in to_predict]
@@ -63,6 +62,8 @@ def show_preview(found: Schedule, root: Path, console: Console, quote: Quote | N
         names["folder"] = folders
     cells = [(*name, *state) for name, (_, *state) in zip(zip(*names.values(), strict=True), rows, strict=True)]
     show_table(console, f"Sweep into {root} (nothing is started)", (*names, "launch", "state"), cells, notes=1)
+    for reason, number in Counter(result.reason for result in found.known if result.reason).items():
+        say(f"Unsupported: {units.counted(number, 'point')} ({reason.rstrip('.')}).", console)
     count = sum(map(len, launches))
     work = [f"{len(to_predict)} to predict, without cost"] if to_predict else []
     work += [f"{count} to run in {_launches(len(launches))}"] if count or not to_predict else []

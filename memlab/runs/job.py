@@ -184,12 +184,14 @@ SLOWER = 0.9
 class JobResult:
     """The result of one job of a sweep.
 
-    ``how``: measured, predicted, done (by an earlier run), implied, unsupported or not reached.
+    ``how``: measured, predicted, done (by an earlier run), implied, unsupported or not reached. ``reason``: why a job
+    is unsupported.
     """
 
     job: Job
     record: Record | None
     how: str
+    reason: str = ""
 
 
 @dataclass
@@ -219,8 +221,8 @@ def sort_out(
     for job in jobs:
         if record := finished(job):
             known.append(JobResult(job, record, "done"))
-        elif refusals(job):
-            known.append(JobResult(job, None, "unsupported"))
+        elif reasons := refusals(job):
+            known.append(JobResult(job, None, "unsupported", "; ".join(reasons)))
         else:
             to_run.append(job)
     return known, to_run

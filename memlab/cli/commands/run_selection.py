@@ -8,7 +8,10 @@ from pathlib import Path
 
 from memlab.core.errors import MemlabError, nearest
 from memlab.runs.folder import RunFolder
+from memlab.runs.marker import MARKER
 from memlab.system.terminal import safe
+
+LISTS_RUNS = "memlab table FOLDER lists the runs below a folder."
 
 OUTPUTS = Path("outputs")
 """Default place of run folders, below the current folder (conf/hydra/memlab.yaml)."""
@@ -41,12 +44,13 @@ def run_folder(path: str | Path) -> RunFolder:
         raise MemlabError(f"{safe(str(place))}: a file. Name the folder that it is in: {safe(str(place.parent))}")
     if not place.is_dir():
         folders = [folder.name for folder in place.parent.glob("*") if folder.is_dir()]
-        hint = nearest(place.name, folders) if folders else "memlab table FOLDER lists the runs below a folder."
+        hint = nearest(place.name, folders) if folders else LISTS_RUNS
         raise MemlabError(f"{safe(str(place))}: no such folder. {safe(hint)}")
     folder = RunFolder(place)
     if not (folder.path / RunFolder.RECORD).exists():
         inside = sorted(record.parent.name for record in place.glob(f"*/{RunFolder.RECORD}"))
-        hint = f"Name one of those in it: {', '.join(inside)}" if inside else "Is its run still going?"
+        without = "Is its run still going?" if (place / MARKER).exists() else LISTS_RUNS
+        hint = f"Name one of those in it: {', '.join(inside)}" if inside else without
         raise MemlabError(f"{safe(str(place))}: no run folder, because it has no {RunFolder.RECORD}. {safe(hint)}")
     return folder
 

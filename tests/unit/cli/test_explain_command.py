@@ -39,11 +39,13 @@ def sweep(tmp_path, monkeypatch) -> Path:
         ("grid/zero", "grid/zero: no such folder. Did you mean 'zero2' or 'zero3'?"),
         ("grid/zero2/record.json", "grid/zero2/record.json: a file. Name the folder that it is in: grid/zero2"),
         ("grid", "grid: no run folder, because it has no record.json. Name one of those in it: zero2, zero3"),
-        ("grid/zero2/logs", "grid/zero2/logs: no run folder, because it has no record.json. Is its run still going?"),
+        ("grid/zero2/logs", "grid/zero2/logs: no run folder, because it has no record.json. memlab table FOLDER lists"),
+        ("grid/zero3/new", "grid/zero3/new: no run folder, because it has no record.json. Is its run still going?"),
     ],
 )
 def test_another_folder_is_answered_with_run_folders(capsys, sweep, folder, advice):
     (sweep / "zero2" / "logs").mkdir()
+    RunFolder(sweep / "zero3" / "new").claim()
     assert advice in error(capsys, folder)
 
 

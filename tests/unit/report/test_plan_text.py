@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from memlab.core.basis import EXACT, Basis
-from memlab.core.config import Batch, Config, Hardware
+from memlab.core.config import Config, Hardware, SeqLen
 from memlab.planner.search import Candidate, Row, SingleChange
 from memlab.predict.memory.rank_results import Estimate
 from memlab.report import plan_text
@@ -26,7 +26,7 @@ BOUND = Basis("lower bound", reason="no calibration for A100")
 
 
 def row(batch=4, options=None, best=None, basis=EXACT, **summary) -> Row:
-    config = Config(hardware=Hardware(gpu="H100", gpus=8, usd_per_gpu_hour=2.5), batch=Batch())
+    config = Config(hardware=Hardware(gpu="H100", gpus=8, usd_per_gpu_hour=2.5), seq_len=SeqLen(tokens=4096))
     best = (best or estimate()) if batch else None
     of_one = estimate(verdict="does_not_fit")
     return Row(Candidate(options or OPTIONS, config, {}), batch, of_one, best, None, summary, basis)
@@ -39,7 +39,7 @@ def test_the_fastest_that_fits_is_named_with_what_it_needs():
     rows = [row(**SUPPORTED, tokens_per_second=52000.0, step_seconds_max=1.0), row(batch=0)]
     assert plan_answer(rows, None, rows[:1]) == (
         "1 of 2 configurations fit; the fastest is zero_stage=zero3 offload=none checkpointing=full "
-        "allocator=expandable batch.micro=4: 46.5 of 79.2 GiB on the fullest GPU, "
+        "allocator=expandable batch.micro=4: 46.5 of 79.2 GiB on the fullest GPU with 4,096 tokens a sequence, "
         "97 % sure (16 similar configurations were measured); 52,000 tokens/s ($0.11 a million, $20.00 an hour)."
     )
 
@@ -50,7 +50,7 @@ def test_a_bound_and_what_nobody_measured_are_called_that():
     assert "the cheapest by the hour is" in answer
     assert answer.endswith(
         "probability unknown (not calibrated for this GPU); at most 1,000 tokens/s (at least $5.56 a million, $20.00 "
-        "an hour); speed: not known (no calibration for A100)."
+        "an hour); which is fastest: not known (no calibration for A100)."
     )
 
 

@@ -20,13 +20,13 @@ EPOCH = {
 }
 
 
-def of_epochs(*epochs, ended: str = "finished", steps: int | None = None) -> list[str]:
-    rank = {"attached": {"ended": ended, "steps": 16}}
-    return read_ahead_sentences(SimpleNamespace(command={"epochs": list(epochs), "steps": steps}, ranks=[rank]))
+def of_epochs(*epochs, ended: str = "finished", steps: int | None = None, verdict: str = "fits") -> list[str]:
+    command, rank = {"epochs": list(epochs), "steps": steps}, {"attached": {"ended": ended, "steps": 16}}
+    return read_ahead_sentences(SimpleNamespace(command=command, ranks=[rank], summary={"verdict": verdict}))
 
 
-def sentences(ended: str = "finished", steps: int | None = None, **epoch) -> list[str]:
-    return of_epochs({**EPOCH, **epoch}, ended=ended, steps=steps)
+def sentences(ended: str = "finished", steps: int | None = None, verdict: str = "fits", **epoch) -> list[str]:
+    return of_epochs({**EPOCH, **epoch}, ended=ended, steps=steps, verdict=verdict)
 
 
 LARGEST = "; the largest, batch 1,857 of rank 3 (8 x 3,112 tokens), was run."
@@ -77,3 +77,4 @@ def test_a_loader_that_does_not_show_the_shares_of_other_ranks_is_said():
 def test_what_follows_a_loop_without_end_is_said():
     assert "goes on after 16 steps" in sentences(ended="stopped")[-1]
     assert sentences(ended="stopped", steps=16) == sentences()
+    assert sentences(ended="stopped", verdict="does_not_last") == sentences()

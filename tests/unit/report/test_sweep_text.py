@@ -44,6 +44,7 @@ def test_a_preview_says_what_shares_a_launch_and_makes_no_price_of_time_limits(j
     shown = text(console)
     assert re.findall(r"(\d) +to run +\n", shown) == ["1", "1", "2"]
     assert shown.count("unsupported") == 1
+    assert "\nUnsupported: 1 point (" in shown and "offload" in shown.partition("Unsupported: ")[2]
     assert "3 to run in 2 launches, 1 known without running\nsweep.guide=quote predicts " in shown
     assert "$" not in shown and "limit" not in shown
 

@@ -14,7 +14,7 @@ from memlab.planner.changed_runs import TracedPlan
 from memlab.planner.changes import Change
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.trace_format import Site, Trace
-from memlab.report.remedies_text import show_remedies
+from memlab.report.remedies_text import remedies_text, show_remedies
 
 KINDS = ("weights", "activations", "optimizer states")
 CONFIG = Config(hardware=Hardware(gpu="a round one", memory_gib=8.5), allocator=Allocator(conf=""))
@@ -79,7 +79,7 @@ def test_the_text_names_the_blocks_the_price_and_what_failed(found):
     out = io.StringIO()
     show_remedies(found, Console(file=out, width=200))
     text = " ".join(out.getvalue().split())
-    assert "Remedies: of 2 single changes, predicted one at a time, 1 saves memory." in text
+    assert "Remedies: of 2 single changes, predicted one at a time, 1 saves at least 0.5 % of the memory." in text
     assert "(reserved 8.00 -> 5.00, allocated 8.00 -> 4.00); then it fits." in text
     assert (
         "activations -6.00 GiB, optimizer states +2.00 GiB, slack of the allocator +1.00 GiB; the peak moves from "
@@ -111,5 +111,12 @@ def test_a_change_that_saves_nothing_is_said_not_to_help():
     found = remedies(SimpleNamespace(source="predicted"), Runs(base, {"checkpointing=full": base}), 1)
     out = io.StringIO()
     show_remedies(replace(found, not_tried=[]), Console(file=out, width=200))
-    assert "of 1 single change, predicted one at a time, none saves memory." in out.getvalue()
-    assert "checkpointing=full does not help: +0 bytes." in out.getvalue()
+    assert "of 1 single change, predicted one at a time, none saves at least 0.5 % of the memory." in out.getvalue()
+    assert "checkpointing=full does not help: it takes 0 bytes more." in out.getvalue()
+
+
+def test_a_change_that_saves_little_is_said_to_save_it(found):
+    checkpointing = found.tried[0]
+    little = replace(checkpointing.needs, used=found.base.used - (8 << 20))
+    text = remedies_text(replace(found, tried=[replace(checkpointing, needs=little)]))
+    assert [change.effect for change in text.changes] == ["checkpointing=full saves only 8.00 MiB."]
