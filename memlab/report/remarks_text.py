@@ -66,7 +66,7 @@ def remark(record: Record) -> str:
 
 def assumed(record: Record) -> list[str]:
     """Write what the answer takes for granted and what could change its verdict, the most doubtful first."""
-    finders = (_edge, _idle, _range, _peak, _gpu, _values, _triton, _versions, read_ahead_sentences)
+    finders = (_edge, _idle, _range, _peak, _convolutions, _gpu, _values, _triton, _versions, read_ahead_sentences)
     return [sentence for find in finders for sentence in find(record)]
 
 
@@ -144,11 +144,6 @@ def _idle(record: Record) -> Iterator[str]:
 
 def _range(record: Record) -> Iterator[str]:
     """Write the range of the peak for each choice that depends on unknown values."""
-    if workspaces := workspaces_of(record):
-        yield (
-            f"cuDNN takes up to {units.about(workspaces[1] - workspaces[0])} GiB more for its convolutions where they "
-            "are free, and gives them back."
-        )
     for found in (record.command or {}).get("ranges", []):
         if found["choice"] not in _ENDS:
             continue
@@ -166,14 +161,23 @@ def _range(record: Record) -> Iterator[str]:
 
 
 def _peak(record: Record) -> Iterator[str]:
-    """Write what a run takes beside what it needs."""
-    models = [model for rank in record.ranks for model in (rank.get("attached") or {}).get("models") or ()]
-    if record.source == MEASURED and any(map(_convolves, models)):
-        yield "The peak includes what cuDNN took for its convolutions where it was free: the run may need less."
+    """Write what a run takes on this GPU, if it needs less, or if it runs out of memory before it has what it needs."""
     taken = max((rank["device_used_bytes"] or 0 for rank in record.ranks), default=0)
     need = needed(record)
     if record.status == "ok" and need is not None and taken > need:
         yield f"Where memory is free it takes up to {units.about(taken)} GiB, and gives back what it does not need."
+    elif record.status == "gpu_oom" and need is not None and taken:
+        yield f"Out of memory at {units.about(taken)} GiB; on a larger GPU, the run takes {units.about(need)} GiB."
+
+
+def _convolutions(record: Record) -> Iterator[str]:
+    """Write what cuDNN takes for convolutions beside what the run needs; of a measured run, that it has taken it."""
+    if workspaces := workspaces_of(record):
+        more = units.about(workspaces[1] - workspaces[0])
+        yield f"cuDNN takes up to {more} GiB more for convolutions where that memory is free, and gives it back."
+    models = [model for rank in record.ranks for model in (rank.get("attached") or {}).get("models") or ()]
+    if record.source == MEASURED and any(map(_convolves, models)):
+        yield "The peak includes memory that cuDNN took for convolutions because it was free: the run may need less."
 
 
 def _convolves(model: Mapping[str, Any]) -> bool:

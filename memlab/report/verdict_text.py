@@ -187,9 +187,14 @@ def _memory(record: Record) -> str:
     need = needed(record)
     if need is not None:
         return f"needs {_of_limit(units.about(need), record)}"
+    return f"{_taken(record)}{_by_the_allocator(record, record.ranks)}"
+
+
+def _by_the_allocator(record: Record, ranks: Sequence[Mapping[str, Any]]) -> str:
+    """Write `` (reserved 20.2)``: the memory of the table that comes closest to the memory taken."""
     kind = "allocated" if _fraction(record) < 1 else "reserved"
-    inside = _highest(record.ranks, f"peak_{kind}_bytes")
-    return f"{_taken(record)}{f' ({kind} {units.about(inside)})' if inside else ''}"
+    inside = _highest(ranks, f"peak_{kind}_bytes")
+    return f" ({kind} {units.about(inside)})" if inside else ""
 
 
 def _taken(record: Record) -> str:
@@ -235,7 +240,7 @@ def _out_of_memory(record: Record) -> str:
         size = _of_limit(units.about(need), record)
     else:
         taken, more = _highest(failed, taken_key(record)), at.get("requested_bytes")
-        size = f"{_of_limit(units.about(taken), record)} taken" if taken else ""
+        size = f"{_of_limit(units.about(taken), record)} taken{_by_the_allocator(record, failed)}" if taken else ""
         size += f", {units.about(more)} GiB more requested" if size and more else ""
     return "; ".join(filter(None, (size, f"{likely}out of memory{some}{where}")))
 
@@ -271,6 +276,7 @@ def growth_sentence(growth: Mapping[str, Any]) -> str:
         until = f"{kept_by['bound']} of them" if kept_by["bound"] else end
         need = units.about(growth["need_bytes"])
         return f"{more}, until {until}: {line} tensors in `{kept_by['name']}`; {need} GiB are needed then."
-    copy = "a detached copy on the CPU, .detach().cpu()" if kept_by["keeps_graph"] else "a copy on the CPU, .cpu()"
-    instead = "each number, .item()" if kept_by.get("is_scalar") else f"{copy}, or only what is needed"
+    detach = ".detach()" if kept_by["keeps_graph"] else ""
+    copies = f"a copy on the CPU, {detach}.cpu(), or of the needed part alone, {detach}.clone()"
+    instead = "each number, .item()" if kept_by.get("is_scalar") else copies
     return f"{more}: {line} tensors of each step in `{kept_by['name']}`; keep {instead}."

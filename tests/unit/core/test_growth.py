@@ -44,8 +44,8 @@ def test_a_list_that_grows_to_the_end_of_a_known_run_does_not_last(grown):
     assert exit_code(found) == EXIT_CODES["gpu_oom"]
     assert when_memory_ends(found.command["growth"]) == "out of memory near step 319 of 400"
     assert growth_sentence(found.command["growth"]) == (
-        "0.25 GiB more a step: train.py:13 keeps tensors of each step in `losses`; keep a detached copy on the "
-        "CPU, .detach().cpu(), or only what is needed."
+        "0.25 GiB more a step: train.py:13 keeps tensors of each step in `losses`; keep a copy on the CPU, "
+        ".detach().cpu(), or of the needed part alone, .detach().clone()."
     )
     found.command["growth"]["kept_by"]["is_scalar"] = True
     assert growth_sentence(found.command["growth"]).endswith("in `losses`; keep each number, .item().")

@@ -147,8 +147,8 @@ def test_a_run_whose_memory_grows(run, folder):
         "Does not last on 1 x A100 80GB: 21.0 of 79.2 GiB now; out of memory near step 290 of 400.",
         "At least 0.230 s a step (no calibration for RTX 4090); 400 steps: at least 1 min 32 s; no price is",
         "known (hardware.usd_per_gpu_hour=...).",
-        "0.25 GiB more a step: train.py:13 keeps tensors of each step in `losses`; keep a detached copy on",
-        "the CPU, .detach().cpu(), or only what is needed.",
+        "0.25 GiB more a step: train.py:13 keeps tensors of each step in `losses`; keep a copy on the CPU,",
+        ".detach().cpu(), or of the needed part alone, .detach().clone().",
     ]
 
 
@@ -176,6 +176,7 @@ def test_a_run_that_does_not_fit_and_the_change_that_would(run, folder):
         "Does not fit on 2 x A100 40GB: 46.6 of 39.5 GiB; out of memory in forward, step 2, gpt.py:42.\n"
         "--batch 6 --accumulate 4 would fit (34.3 GiB; twice the forward passes of half the size).\n"
         "\n"
+        "Out of memory at 21.0 GiB; on a larger GPU, the run takes 46.6 GiB.\n"
         "outputs/sft     memlab explain outputs/sft   where every byte is"
     )
 
@@ -185,8 +186,8 @@ def test_a_measured_out_of_memory_says_on_which_ranks_and_what_was_requested(run
     failed = {"status": "gpu_oom", "oom": oom, "device_used_bytes": 139 * GIB}
     record = run(gpus=4, ranks=[failed, failed, {}, failed], source="measured", status="gpu_oom")
     assert " ".join(shown(record, folder).split()).startswith(
-        "Does not fit on 4 x H200: 139.0 of 139.8 GiB taken, 2.00 GiB more requested; out of memory on ranks 0-1, 3 in "
-        "backward, step 1. allocated"
+        "Does not fit on 4 x H200: 139.0 of 139.8 GiB taken (reserved 20.2), 2.00 GiB more requested; out of memory on "
+        "ranks 0-1, 3 in backward, step 1. allocated"
     )
 
 
@@ -317,7 +318,7 @@ def test_a_run_with_convolutions_has_its_need_and_what_cudnn_takes_at_most(run, 
     ranges = [{"choice": "workspaces", "device_used_bytes": [int(21 * GIB), int(31 * GIB)]}]
     lines = shown(run(command={"ranges": ranges}), folder).splitlines()
     assert lines[0].startswith("Fits on 1 x H200: needs 21.0 of 139.8 GiB; ")
-    assert "cuDNN takes up to 10.0 GiB more for its convolutions where they are free, and gives them back." in lines
+    assert "cuDNN takes up to 10.0 GiB more for convolutions where that memory is free, and gives it back." in lines
     small = [{"choice": "workspaces", "device_used_bytes": [int(21 * GIB), int(21.1 * GIB)]}]
     assert "cuDNN" not in shown(run(command={"ranges": small}), folder)
 
