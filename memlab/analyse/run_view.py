@@ -92,7 +92,7 @@ class RunView:
     timing: dict[str, float] = field(default_factory=dict)
     incomplete: list[str] = field(default_factory=list)  # what is missing from a run with status ok
     other_words: dict[str, str] = field(default_factory=dict)  # group -> what a command used that conf/ has no word for
-    list_price: str | None = None  # where the price of a run is from whose record has none
+    list_price: str | None = None  # source of the list price, if the record has no price
     composed: dict[str, int] = field(default_factory=dict)  # key of the point -> value that a command did not use
     detail: str = "[{}, []]"  # phases and step_seconds as JSON, parsed on first use: a table does not need them
 

@@ -14,7 +14,7 @@ COMPARED = 30
 """Most steps of equal shape that are compared: the last ones."""
 
 LEAST_COMPARED = 4
-"""Fewest steps of equal shape that show growth: what keeps it is known from the third one on."""
+"""Fewest steps of equal shape that show growth. The variable that keeps tensors is known from the third one on."""
 
 
 class Growth:

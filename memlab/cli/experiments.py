@@ -67,8 +67,8 @@ def prepare_run(composed: DictConfig) -> Path | None:
 
 
 def run_composed(composed: DictConfig) -> tuple[int, float | None]:
-    """Run one composed configuration in the folder that Hydra made for it. Returns the exit code, of a point of a sweep
-    that of a sweep, and the objective.
+    """Run one composed configuration in the folder that Hydra made for it. Returns the exit code and the objective. A
+    point of a sweep ends with a sweep's exit code.
 
     Whatever composed it and whichever launcher started it, a folder with the run of another configuration is refused.
     """

@@ -77,8 +77,8 @@ def library_word(key: str, value: str) -> str | None:
     """Return the word here for a key that only a library has: ``training_args.torch_empty_cache_steps=4``. Says why
     where memlab's own loop cannot take it."""
     name, why = key.partition(".")[0], _why_kept_out(key)
-    alone = f", for a trainer of your own alone ({why})" if why else ""
-    return next((f"{library}.{key}={value}{alone}" for library, keys in KEYS.items() if name in keys()), None)
+    condition = f", only with a trainer of your own ({why})" if why else ""
+    return next((f"{library}.{key}={value}{condition}" for library, keys in KEYS.items() if name in keys()), None)
 
 
 def _why_kept_out(path: str) -> str | None:

@@ -128,8 +128,8 @@ def _highest(ranks: Sequence[Mapping[str, Any]], phase: str) -> Mapping[str, Any
 def _figures(record: Record) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each figure of the whole run, then the wall-clock time of its parts.
 
-    A prediction has its step times among these, too: the figures of the run say how they are known. It has one step:
-    no spread, and the shortest and the longest are the ends of its error.
+    A prediction computes one step, so the spread, the minimum and the maximum of its step times are left out. The step
+    times of ``timing`` are left out, too: the summary has them, and says how they are known.
     """
     of_several = ("step_seconds_spread", "step_seconds_min", "step_seconds_max")
     unknown: tuple[str, ...] = of_several if record.source == PREDICTED else ()

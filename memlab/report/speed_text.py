@@ -27,8 +27,8 @@ def speed(record: Record) -> str:
 
 
 def _of_training(record: Record) -> Iterator[str]:
-    """Write time and dollars of the epoch or the run; without either, and of measured tokens, the rate and the price of
-    a million tokens, or else of an hour."""
+    """Write the time and the price of the epoch or of the run. Where its length is not known, or tokens were measured,
+    write the rate, and the price of a million tokens or of an hour."""
     summary, basis, per_hour = record.summary, record.basis, paid_hardware(record).total_usd_per_hour
     rate = summary.get("tokens_per_second")
     at = _hourly(record)

@@ -371,7 +371,7 @@ class _Builder:
 @cache
 def piece_and_module(label: str) -> tuple[int, str]:
     """Return the number of the piece and the module in the label of an entry; -1 and empty where it has none. A number
-    of 19 digits or more is not the meters'."""
+    of 19 digits or more was not written by the meters."""
     number, _, module = label.partition("|")
     return (int(number), module) if number.isdecimal() and len(number) < 19 else (-1, "")
 

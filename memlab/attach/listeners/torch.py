@@ -1,4 +1,4 @@
-"""torch itself: optimizers, backward, data loaders, evaluation mode, and the wrappers of distributed training."""
+"""torch itself: optimizers, backward, data loaders, evaluation mode, torch.save and torch.load, DDP and FSDP."""
 
 import sys
 from collections import deque

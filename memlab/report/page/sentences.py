@@ -229,7 +229,7 @@ def all_effects(runs: Sequence[RunView], quantities: Mapping[int, Mapping[str, Q
     """Compute the effects of each axis in which runs differ, except :data:`POINT`, on the quantities that the page
     shows.
 
-    ``quantities`` is keyed by ``id(run)``. ``held``: the one of memory in live tensors.
+    ``quantities`` is keyed by ``id(run)``. ``held``: key of the memory in live tensors (:func:`held_quantity`).
     """
     axes = [axis for axis in differing_axes(runs) if axis not in POINT]
     axes = [axis for axis in axes if isinstance(runs[0].config.get(axis), dict) or "." in axis or axis == MODE]

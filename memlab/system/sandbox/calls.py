@@ -57,7 +57,7 @@ REFUSED = _calls(
 """Mounts and namespaces; sockets below TCP and UDP; what System V and POSIX share between
 all processes; attributes by newer calls; the user's keys; programs in the kernel."""
 BESIDE_NAMESPACES = {name: REFUSED[name] for name in ("socket", "ioctl", "add_key", "keyctl", "request_key")}
-"""What namespaces do not hold: sockets of virtual machines, terminals, the user's keys."""
+"""Calls that namespaces do not restrict: for sockets of virtual machines, for terminals and for the user's keys."""
 CALLS = {**PATHS, **ATTRIBUTES, **PROCESSES, **ADDRESSES, **REFUSED}
 
 

@@ -58,7 +58,7 @@ def test_values_follow_the_words(composed):
         ("search=batch", "Unknown key 'search': here it is sweep.search=batch."),
         ("offload_optimizer.device=cpu", "Unknown key 'offload_optimizer.device': here it is offload=optimizer."),
         ("offload_optimizer=true", "Unknown key 'offload_optimizer': here it is offload=optimizer."),
-        ("fsdp=x", "Unknown key 'fsdp': here it is training_args.fsdp=x, for a trainer of your own alone (memlab's"),
+        ("fsdp=x", "Unknown key 'fsdp': here it is training_args.fsdp=x, only with a trainer of your own (memlab's"),
         ("training_arg.lr=2", "Unknown key 'training_arg'. Did you mean 'training_args'?"),
         ("modle=tiny", "Unknown key 'modle'. Did you mean 'model'?"),
     ],

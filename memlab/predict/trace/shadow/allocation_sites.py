@@ -69,7 +69,7 @@ class AllocationSites:
         return self.module or module_of_node(torch._C._current_autograd_node())
 
     def of(self, operator: object, nbytes: int, tensor: torch.Tensor | None = None) -> int:
-        """Return the number of the site where an operator made ``tensor``; ``None``: a tensor for itself."""
+        """Return the number of the site where an operator made ``tensor``. ``None``: a temporary of the operator."""
         if nbytes >= SMALL_BYTES:
             return self._number(self._of_code(str(operator), tensor))
         if self.of_small is not None:

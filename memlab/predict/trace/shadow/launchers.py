@@ -29,8 +29,10 @@ NODES = "MEMLAB_NODES"
 
 
 def is_launcher() -> bool:
-    """Whether this process is a known launcher: by its program, or by the module of ``python -m``, of which
-    ``sys.argv`` has only the ``-m`` yet. Asked before its program begins, which changes ``sys.argv``."""
+    """Whether this process is a known launcher, by its program or by the module of ``python -m``.
+
+    To be called before the program begins, which changes ``sys.argv``: of ``python -m``, it holds only ``-m`` yet.
+    """
     program = sys.orig_argv[-len(sys.argv)] if sys.argv[0] == "-m" else os.path.basename(sys.argv[0])
     return program in NAMES
 

@@ -1,18 +1,18 @@
 """Operators of torch on CUDA: temporaries of their kernels, the order of their results, results that have no shape yet.
 
-dropout: CUDA allocates the mask before the output, which decides the free blocks that they get. Source:
+Dropout: CUDA allocates the mask before the output, which decides the free blocks that they get. Source:
 ``dropout_cuda`` in ``aten/src/ATen/native/cuda/Dropout.cu``.
-decompositions: cuSOLVER overwrites the matrices that it is given, so that torch copies them. Source: ``svd_cusolver``
+Decompositions: cuSOLVER overwrites the matrices that it is given, so that torch copies them. Source: ``svd_cusolver``
 in ``aten/src/ATen/native/cuda/linalg/BatchLinearAlgebraLib.cpp``. cuSOLVER's work area is not counted: only cuSOLVER
 can tell its size.
-copies between host and device that also convert the dtype: a copy across devices between different dtypes goes through
-a contiguous temporary. Non-blocking copies convert on the GPU, blocking copies on the host. Source:
-``aten/src/ATen/native/cuda/Copy.cu``, ``copy_kernel_cuda``.
-sums over rows: the partial sums of thread blocks that share an output (trace/reduction_scratch.py).
-gradient of an embedding: partial sums of the rows of a token that occurs several times (trace/reduction_scratch.py).
+Copies between host and device that also convert the dtype go through a contiguous temporary. Non-blocking copies
+convert on the GPU, blocking copies on the host. Source: ``copy_kernel_cuda`` in
+``aten/src/ATen/native/cuda/Copy.cu``.
+Sums over rows: thread blocks that share an output keep partial sums (trace/reduction_scratch.py).
+Gradients of embeddings: the rows of a token that occurs several times have partial sums (trace/reduction_scratch.py).
 The temporary memory of the sort is left out.
-products of matrices in half precision whose result is in single precision (``out_dtype``), which chunked losses use:
-torch before 2.13 has no result without data for ``addmm``.
+Products of matrices in half precision with a result in single precision (``out_dtype``): chunked losses use them, and
+torch before 2.13 cannot tell the shape of ``addmm``'s result without data.
 """
 
 from collections.abc import Sequence
