@@ -16,6 +16,7 @@ from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.shadow.more_steps import holds_earlier_steps
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
+from tests.shadow.one_rank import run as run_rank
 
 pytestmark = pytest.mark.shadow
 
@@ -48,6 +49,28 @@ def test_explain_names_the_variable_and_the_line_that_keeps_the_outputs(run):
     (finding,) = (each for each in findings.findings(explain(folder).shown) if each.name == findings.GROWS_OVER_STEPS)
     assert finding.grown["kept_by"]["name"] == "losses"
     assert finding.parts[0][1] == GIB // 4
+
+
+REQUESTED = """
+import torch
+def made(size):
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+def told():
+    print(torch.cuda.memory_stats()["requested_bytes.all.current"], torch.cuda.memory_allocated())
+small, medium, large = made(1), made(700), made((12 << 20) + 3)
+told()
+del medium, large
+told()
+large = made((13 << 20) + (512 << 10))  # of 14 MiB: the rest of the free block is too small to be split off
+told()
+"""
+
+
+@pytest.mark.long(10)
+def test_growth_is_judged_by_the_exact_sum_of_the_requests_that_are_alive(tmp_path):
+    found = [tuple(map(int, line.split())) for line in run_rank(tmp_path, REQUESTED)[1].splitlines()]
+    assert [requested for requested, _ in found] == [1 + 700 + 12 * MIB + 3, 1, 1 + 13 * MIB + MIB // 2]
+    assert [allocated for _, allocated in found] == [512 + 1024 + 12 * MIB + 512, 512, 512 + 14 * MIB]
 
 
 @pytest.mark.parametrize(
