@@ -61,27 +61,27 @@ def show_remedies(found: Remedies, out: Console) -> None:
 
 def remedies_text(found: Remedies) -> RemediesText:
     """Write the changes that save memory, then which do not, which could not be predicted and which were not tried."""
-    predicted = [(remedy, remedy.needs) for remedy in found.tried if isinstance(remedy.needs, Needs)]
-    least = NOTABLE * found.base.used
-    helping = [(remedy, needs) for remedy, needs in predicted if found.base.used - needs.used >= least]
-    others = [(remedy, needs) for remedy, needs in predicted if found.base.used - needs.used < least]
-    failed = [(remedy, remedy.needs) for remedy in found.tried if isinstance(remedy.needs, str)]
-    changes = (
-        *(_helping(remedy, needs, found) for remedy, needs in helping),
-        *(RemedyText(f"{remedy.change} {_not_helping(found.base.used - needs.used)}.") for remedy, needs in others),
-        *(RemedyText(f"{remedy.change} could not be predicted: {reason.rstrip('.')}.") for remedy, reason in failed),
-    )
+    changes = tuple(_change(remedy, found) for remedy in found.tried)
     number = len(found.tried) + len(found.not_tried)
     not_tried = f"Not predicted: {', '.join(found.not_tried)}. --remedies {number} predicts all."
     return RemediesText(
-        _answer(found, len(helping)),
+        _answer(found, sum(bool(change.details) for change in changes)),
         _provenance(found.base, found.measured),
         changes,
         not_tried if found.not_tried else "",
     )
 
 
-def _helping(remedy: Remedy, needs: Needs, found: Remedies) -> RemedyText:
+def _change(remedy: Remedy, found: Remedies) -> RemedyText:
+    """Write what a change saves; with details, if this is a notable share of the memory."""
+    needs = remedy.needs
+    if isinstance(needs, str):
+        return RemedyText(f"{remedy.change} could not be predicted: {needs.rstrip('.')}.")
+    saved = found.base.used - needs.used
+    if saved <= 0:
+        return RemedyText(f"{remedy.change} does not help: it takes {units.size(-saved)} more.")
+    if saved < NOTABLE * found.base.used:
+        return RemedyText(f"{remedy.change} saves only {units.size(saved)}.")
     price = ", ".join([remedy.price, *_costs(needs, found.base)])
     return RemedyText(
         f"{remedy.change}: {'; '.join(_effects(needs, found))}.",
@@ -95,10 +95,6 @@ def _answer(found: Remedies, helping: int) -> str:
     tried = units.counted(len(found.tried), "single change")
     save = f"{helping} save" if helping > 1 else f"{helping or 'none'} saves"
     return f"Remedies: of {tried}, predicted one at a time, {save} at least {units.percent(NOTABLE, 1)} of the memory."
-
-
-def _not_helping(saved: int) -> str:
-    return f"saves only {units.size(saved)}" if saved > 0 else f"does not help: it takes {units.size(-saved)} more"
 
 
 def _provenance(base: Needs, measured: Measured | None) -> str:

@@ -76,7 +76,7 @@ def remedies(record: Record, runs: ChangedRuns, most: int) -> Remedies:
     base = needs_of(runs.base)
     chosen, others = choose(runs.changes, held_at_the_peak(base.rank), most)
     found = [_remedy(change, run, base) for change, run in zip(chosen, runs.predict(chosen), strict=True)]
-    found.sort(key=lambda remedy: UNLIMITED if isinstance(remedy.needs, str) else remedy.needs.reserved)
+    found.sort(key=lambda remedy: UNLIMITED if isinstance(remedy.needs, str) else remedy.needs.used)
     return Remedies(base, _measured(record), found, [other.told for other in others])
 
 

@@ -93,13 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with CommandProgress(folder, console(sys.stderr)) as progress:
         record = predict_command(
-            command,
-            config.hardware,
-            folder,
-            arguments.steps,
-            wants_changes,
-            progress.begin_change,
-            arguments.timeout,
+            command, config.hardware, folder, arguments.steps, wants_changes, progress.begin_change, arguments.timeout
         )
     output = console(sys.stdout)
     show_answer(record, folder, output, arguments.all)

@@ -13,13 +13,7 @@ import torch
 
 from memlab.attach.running_modules import RunningModules, module_of_node
 from memlab.attach.where import user_file
-from memlab.predict.trace.memory_kinds import (
-    EXPLAINS,
-    KERNEL_SCRATCH,
-    PARAMETER_GRADIENT,
-    PASSES_ON,
-    SMALL,
-)
+from memlab.predict.trace.memory_kinds import EXPLAINS, KERNEL_SCRATCH, PARAMETER_GRADIENT, PASSES_ON, SMALL
 from memlab.predict.trace.trace_format import Site
 
 SMALL_BYTES = 64 << 10
