@@ -67,6 +67,11 @@ def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message
     assert compose_refusal(plus + word, "hardware=cpu").startswith(message)
 
 
+def test_a_group_of_memlabs_is_no_place_for_a_key_of_ones_own():
+    refused = compose_refusal("seq_len.token=8", "hardware=cpu")
+    assert refused == "Unknown key 'seq_len.token'. Did you mean 'seq_len.tokens'?"
+
+
 def test_all_words_of_other_libraries_are_named_at_once():
     words = ["bf16=true", "zero_optimization.stage=3", "batch.micro=2", "hydra.job.name=a", "+note=a", "optim=sgd"]
     here = {"bf16": "precision=bf16", "zero_optimization.stage": "zero_stage=zero3"}
