@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memlab.cli.commands.shared_arguments import output_file
@@ -35,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def document() -> str:
     """Write the page as Markdown. The stand-ins change torch in this process."""
-    recorder = Recorder(Trace(0, 1), FakeTensorMode())
+    recorder, of_torch = Recorder(Trace(0, 1), FakeTensorMode()), set(op_implementations_dict)
     stand_ins.install(recorder, Config(training=Training(loop="command")), GPU_MODELS["H200"])
     operators = [each for each in _operators() if each._schema.returns]
-    answered = shapes.FROM_VALUES | WITH_INDICES | recorder.answers.keys()
+    answered = shapes.FROM_VALUES | WITH_INDICES | recorder.answers.keys() | (op_implementations_dict.keys() - of_torch)
     own = [each for each in operators if each not in answered and not is_made_of_others(each)]
     without_fake = [each for each in own if not has_fake(each)]
     by_values = [each for each in own if has_fake(each) and _BY_VALUES & set(each.tags)]

@@ -18,7 +18,8 @@ LEAST_COMPARED = 4
 
 
 class Growth:
-    """Follows the bytes that are requested when a step ends: those that are allocated jump by the rests of blocks.
+    """Follows the requested bytes that are alive when a step ends. The allocated bytes would not do: the allocator does
+    not split the rest off a block if it is small, so that they jump by up to a MiB.
 
     ``find_end``: returns the last step of the whole run, as far as the script says it while it trains.
     ``steps_of_script``: returns it after the script's end, if the script gave the steps of this run a part of its

@@ -119,7 +119,7 @@ class Keepers:
                 yield _Grown(container, each, taken, bound, nbytes, keeps_graph, is_scalar, whole)
 
     def _holds_old_tensors(self, container: Any) -> bool:
-        """Whether a container holds a tensor of the last look: else it has been made, or filled again, since then."""
+        """Whether a container holds a tensor that the last look has seen. Else it is new, or was filled anew."""
         elements = _elements(container)
         tensors = [*_tensors(elements[:1], DEPTH), *_tensors(elements[-1:], DEPTH)]
         return any(tensor is None or self._tensors.get(id(tensor), lambda: None)() is tensor for tensor in tensors)

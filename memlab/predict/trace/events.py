@@ -22,7 +22,7 @@ class Alloc(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Memory that a library takes at most, where it is free, and gives back at once; it can do without.
+    """The most memory that a library takes for one call. It gives the memory back at once, and can do without it.
 
     ``is_taken``: whether a replay requests it.
     """

@@ -19,10 +19,12 @@ from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Kernel, Stan
 _aten = torch.ops.aten
 
 OF_AN_ENGINE = 3
-"""Bytes of the engine that torch takes, as a multiple of input, filters and result: copies in cuDNN's own layout."""
+"""Largest workspace of the engine that torch chooses, as a multiple of the bytes of input, filters and result: cuDNN
+copies them into its own layout."""
 
-OF_ALL_ENGINES, AND_BYTES = (4, 8), (64 * MIB, 512 * MIB)
-"""The same over all engines in single precision and in less, and what they split sums into beside it."""
+OF_ALL_ENGINES, OF_ALL_IN_HALF = (4, 64 * MIB), (8, 512 * MIB)
+"""Largest workspace of all engines, in float32 and in half precision: the same multiple, and bytes for sums in parts.
+In float32, engines with Fourier transforms take more."""
 
 TILE = 32
 """Width of the tiles, in elements, that engines with Fourier transforms cut images into."""
@@ -67,7 +69,8 @@ def workspace_at_most(
     if not torch.backends.cudnn.benchmark:
         return OF_AN_ENGINE * own
     is_single = images.dtype is torch.float32
-    bound = OF_ALL_ENGINES[not is_single] * own + AND_BYTES[not is_single]
+    multiple, beside = OF_ALL_ENGINES if is_single else OF_ALL_IN_HALF
+    bound = multiple * own + beside
     if not is_single or images.dim() != 4 or max(dilation) > 1:
         return bound
     sizes, pairs = images.shape[2:], images.shape[1] * result.shape[1] // groups
