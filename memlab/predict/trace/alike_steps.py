@@ -18,7 +18,7 @@ import numpy as np
 from memlab.predict.trace.events import FREE, MAKE, Alloc, Event, HostAlloc, made
 from memlab.predict.trace.reduction_scratch import scratch_of
 from memlab.predict.trace.trace_format import Site
-from memlab.predict.trace.work_items import Item, amounts, with_amounts
+from memlab.predict.trace.work_items import StepWork, amounts, with_amounts
 
 LAWS = ((1, 1), (1, 2), (8, 1), (8, 2))
 """Periods and degrees, those that need fewer recorded steps first."""
@@ -35,16 +35,6 @@ CHECKED_EVERY = 32
 
 NO_SITE = -1
 """Site of a request whose size is not that of the recorded one: it has another shape."""
-
-
-class Work(NamedTuple):
-    """Work of a step. ``events_before``: events of the step before each item. ``operators``, ``modules``: those after
-    the last item. Recorded events are numbered from 0."""
-
-    items: list[Item]
-    events_before: list[int]
-    operators: int
-    modules: int
 
 
 class Left(NamedTuple):
@@ -71,7 +61,7 @@ class Step:
     events: list[Any]
     sites: list[Site]
     shapes: list[tuple[int, ...]]
-    work: Work
+    work: StepWork
     left: list[Left]
     others: Any
 

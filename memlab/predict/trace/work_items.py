@@ -115,6 +115,17 @@ Item = (
     | BeginWorkPhase
 )
 
+
+class StepWork(NamedTuple):
+    """Work of a decoding step. ``events_before``: events of the step before each item. ``operators``, ``modules``:
+    those after the last item. Recorded events are numbered from 0."""
+
+    items: list[Item]
+    events_before: list[int]
+    operators: int
+    modules: int
+
+
 KINDS: tuple[type[Any], ...] = get_args(Item)
 """All kinds of items. On disk the index of its kind comes before the fields of an item: a new kind is the last one of
 ``Item``."""

@@ -14,7 +14,6 @@ from torch.utils.flop_counter import flop_registry
 
 from memlab.attach.nested_tensors import tensors_in
 from memlab.core.record import WORK, left_out
-from memlab.predict.trace.alike_steps import Work
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.tf32 import uses_tf32
 from memlab.predict.trace.trace_format import Trace
@@ -38,6 +37,7 @@ from memlab.predict.trace.work_items import (
     KernelLaunch,
     Launcher,
     RecordEvent,
+    StepWork,
     StreamWaitsForCollective,
     StreamWaitsForEvent,
     renumbered,
@@ -306,7 +306,7 @@ class Counter:
     # --- decoding steps
 
     @contextmanager
-    def of_decoding(self) -> Iterator[Callable[[], Work | None]]:
+    def of_decoding(self) -> Iterator[Callable[[], StepWork | None]]:
         """Count the work of a decoding step. Where nothing is counted, nothing of it stays.
 
         Yields a function that returns the work since the beginning of the block; ``None`` if it depends on other work,
@@ -326,16 +326,16 @@ class Counter:
                 if not gave_up:
                     self._unknown.pop(WORK, None)
 
-    def _since(self, begin: int, events: int, operators: int, modules: int, records: int) -> Work | None:
+    def _since(self, begin: int, events: int, operators: int, modules: int, records: int) -> StepWork | None:
         items: list[Any] = self.items[begin:]
         if items:
             items[0] = items[0]._replace(operators=items[0].operators - operators, modules=items[0].modules - modules)
         if any(type(item) not in _OF_ONE_STREAM or getattr(item, "event", records) < records for item in items):
             return None
         items = [renumbered(item, lambda kind, number: number - records) for item in items]
-        return Work(items, [before - events for before in self.events_before[begin:]], self.operators, self.modules)
+        return StepWork(items, [before - events for before in self.events_before[begin:]], self.operators, self.modules)
 
-    def repeat(self, work: Work) -> None:
+    def repeat(self, work: StepWork) -> None:
         """Count the work of a decoding step whose first event is the next one of the trace."""
         if not self.on or not work.items:
             return

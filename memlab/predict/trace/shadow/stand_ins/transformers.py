@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from memlab.predict.trace.shadow.decoding_steps import DecodingSteps
 from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Recorder, StandIn
 
 
@@ -29,6 +28,8 @@ def _skip_masks(import_utils: ModuleType, recorder: Recorder) -> None:
 
 
 def _announce_generations(utils: ModuleType, recorder: Recorder) -> None:
+    from memlab.predict.trace.shadow.decoding_steps import DecodingSteps  # needs numpy, as transformers does
+
     mixin, choices = utils.GenerationMixin, recorder.values.choices
     processors, generate, continuations = mixin._get_logits_processor, mixin.generate, mixin._get_top_k_continuations
 
