@@ -135,8 +135,8 @@ class CudaMemory(MemoryMeter):
 
 
 _GLOO_LETS_GO_S = 0.005
-"""Seconds in which gloo's threads drop the tensors of a finished collective. Right after it they still hold one in four
-to one in thirty (400 broadcasts, 2 ranks, 2 cores, torch 2.13)."""
+"""Seconds in which gloo's threads drop the tensors of a finished collective. Without this pause, they still held 4 to
+30 % of 400 broadcast tensors (2 ranks, 2 cores, torch 2.13)."""
 
 
 class LiveTensorMemory(MemoryMeter):
@@ -152,7 +152,7 @@ class LiveTensorMemory(MemoryMeter):
     def __init__(self):
         super().__init__()
         self.live = 0
-        self.freed: deque[int] = deque()  # bytes, not yet taken off ``live``: other threads free tensors, too
+        self.freed: deque[int] = deque()  # bytes to take off ``live``; other threads append, too
         self.peak = 0
         self.seen: set[int] = set()
         self.mode = _StorageMode(self)
@@ -205,7 +205,7 @@ class LiveTensorMemory(MemoryMeter):
         size = storage.nbytes()
         self.seen.add(key)
         if self.settled() + size > self.peak and self.communicated:
-            time.sleep(_GLOO_LETS_GO_S)  # else the moment at which a thread drops a tensor decides on the peak
+            time.sleep(_GLOO_LETS_GO_S)  # else the peak depends on when a thread drops a tensor
             self.communicated = False
         self.live += size
         self.peak = max(self.peak, self.settled())

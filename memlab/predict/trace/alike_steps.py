@@ -34,7 +34,7 @@ CHECKED_EVERY = 32
 
 
 NO_SITE = -1
-"""Site of a request whose size is not that of the recorded one: it has another shape."""
+"""Stands for the site of a request whose size differs from the recorded one: the site has another shape."""
 
 
 class Left(NamedTuple):
@@ -77,7 +77,7 @@ class Step:
 
     @cached_property
     def amounts(self) -> np.ndarray:
-        """The numbers of all parts: sizes, or the fields of sums, dimensions, FLOPs and bytes."""
+        """The numbers of all parts: sizes, fields of reductions, dimensions, FLOPs and bytes."""
         return np.fromiter(chain.from_iterable(map(_numbers, self.parts)), dtype=np.int64)
 
     @cached_property

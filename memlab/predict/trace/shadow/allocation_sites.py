@@ -46,7 +46,7 @@ class AllocationSites:
     def __init__(self, sites: list[Site]):
         self._user_line: Callable[[], str] = lambda: ""
         self.vocabularies: set[int] = set()  # of the models that have run
-        self.of_small: list[Site] | None = None  # what small allocations would have for sites; None: nobody needs it
+        self.of_small: list[Site] | None = None  # sites of a decoding step's small allocations; None outside of one
         self._modules: RunningModules | None = None
         self._sites = sites
         self._numbers: dict[Site, int] = {}

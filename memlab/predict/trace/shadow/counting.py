@@ -307,7 +307,7 @@ class Counter:
 
     @contextmanager
     def of_decoding(self) -> Iterator[Callable[[], StepWork | None]]:
-        """Count the work of a decoding step. Where nothing is counted, nothing of it stays.
+        """Count the work of a decoding step. If the counter is off, this leaves nothing behind in it.
 
         Yields a function that returns the work since the beginning of the block; ``None`` if it depends on other work,
         or cannot be counted.
