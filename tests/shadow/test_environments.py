@@ -31,6 +31,20 @@ def predicted(folder: Path, words: list[str | Path], **variables: str):
     return simulate(list(map(str, words)), NODE, folder, None, environ)
 
 
+def test_the_order_of_sets_is_the_same_in_each_prediction(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    script = "import torch\nfor name in {str(n) for n in range(1, 13)}: torch.ones(int(name), 1 << 20, device='cuda')\n"
+    (tmp_path / "script.py").write_text(script)
+
+    def events(folder: str, **variables: str) -> list:
+        (tmp_path / folder).mkdir()
+        simulated = predicted(tmp_path / folder, [sys.executable, tmp_path / "script.py"], **variables)
+        return simulated.traces[0].events
+
+    assert events("first") == events("second")
+    assert events("first_of_own_seed", PYTHONHASHSEED="1") != events("own_seed", PYTHONHASHSEED="2")
+
+
 def test_torch_alone_is_enough(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     python = python_with_torch_alone(tmp_path / "venv")

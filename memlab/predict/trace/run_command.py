@@ -229,8 +229,13 @@ def traces_in(folder: Path) -> dict[int, Trace]:
 
 
 def _variables(environ: Mapping[str, str], own: Path) -> dict[str, str]:
-    """Variables of the command: the bootstrap is first on PYTHONPATH, and real GPUs are hidden."""
+    """Variables of the command: the bootstrap is first on PYTHONPATH, and real GPUs are hidden.
+
+    The hash seed is fixed, unless the user has set one: the order of sets of strings decides the order in which some
+    models allocate (transformers' Gemma 3 iterates over a set), and a prediction is to be the same each time.
+    """
     return {
+        "PYTHONHASHSEED": "0",
         **environ,
         VARIABLE: str(own),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(BOOTSTRAP), environ.get("PYTHONPATH")])),
