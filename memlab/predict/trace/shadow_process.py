@@ -226,6 +226,7 @@ def last_exception(log: Path) -> str:
 def _environment(plan: Plan) -> dict[str, str]:
     """The environment of the shadow process: as in a rank, without variables for a real device or its allocator."""
     return {
+        "PYTHONHASHSEED": "0",  # for equal predictions: see run_command
         **os.environ,
         **variables(plan),
         "CUDA_VISIBLE_DEVICES": "",
