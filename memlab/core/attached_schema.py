@@ -178,7 +178,7 @@ Epoch = Annotated[_SharedEpoch, Together(("is_shared", "read_by", "batches_in_re
 
 
 class _Choice(TypedDict):
-    choice: Annotated[str, Limits(choices=("generation", "routing", "workspaces"))]
+    choice: Annotated[str, Limits(choices=("generation", "routing", "selection", "workspaces"))]
 
 
 class ChoiceRange(_Choice, total=False):

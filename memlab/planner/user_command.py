@@ -71,7 +71,7 @@ RANGED = ("peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
 def _range(choice: str, record: Record, trace: Callable[[], TracedCommand]) -> dict[str, Any]:
     """Predict a command once more, with a choice that steered it made the other way round. ``trace`` runs it so.
 
-    Returns ``choice`` (GENERATION, ROUTING), and for each key of ``RANGED`` [lowest, highest] of both predictions, each
+    Returns ``choice`` (of trace_format.py), and for each key of ``RANGED`` [lowest, highest] of both predictions, each
     on its highest rank; ``failure`` where the other prediction failed.
     """
     try:

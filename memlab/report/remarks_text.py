@@ -55,6 +55,7 @@ WHAT_TO_DO = {
 _ENDS = {
     "generation": ("generations are as long as they may be", "they end as soon as they may"),
     "routing": ("tokens are spread over all experts", "all go to the same experts"),
+    "selection": ("masks of unknown values select all elements", "they select none"),
 }
 """Choice -> its two ends. All other figures are for the first one."""
 

@@ -385,7 +385,7 @@ def make_data() -> None:
     (OUT / "zero2.yaml").write_text(
         "compute_environment: LOCAL_MACHINE\ndeepspeed_config:\n deepspeed_config_file: scripts/accelerate/examples/"
         "deepspeed_config_templates/zero_stage2_config.json\n zero3_init_flag: true\ndistributed_type: DEEPSPEED\n"
-        "fsdp_config: {}\nmachine_rank: 0\nmain_training_function: main\nmixed_precision: fp16\nnum_machines: 1\n"
+        "fsdp_config: {}\nmachine_rank: 0\nmain_training_function: main\nnum_machines: 1\n"
         "num_processes: 1\nuse_cpu: false\n"
     )
 

@@ -19,7 +19,7 @@ mkdir -p "$out" "$runs/logs"
 measure() {  # NAME STEPS WORDS: in a folder of links to the inputs, so that outputs go with it
     local name=$1 steps=$2 words=$3 begin=$SECONDS folder=$wild/work/$1
     rm -rf "$folder"; mkdir -p "$folder"
-    ln -s "$wild"/inputs/* "$scripts" "$folder/"
+    ln -s "$wild"/inputs/* "$scripts" "$scripts/nanoGPT/configurator.py" "$folder/"
     eval "words=($words)"
     (
         cd "$folder" || exit 1

@@ -164,23 +164,33 @@ ids = torch.ones(4, 16, dtype=torch.long, device="cuda")
 ids = model.generate(ids, max_new_tokens=112)
 print("length", ids.shape[1])
 model(input_ids=ids, labels=ids).loss.backward()
+kept = torch.rand(4096, 1024, device="cuda")
+kept = kept[kept[:, 0] > 0.5]
+print("kept", *kept.shape)
 optimizer.step()
 """
 
 
-def test_both_ends_of_a_generation_and_of_the_load_of_experts_are_predicted(tmp_path):
+def test_both_ends_of_a_generation_of_the_load_of_experts_and_of_a_selection_are_predicted(tmp_path):
     (tmp_path / "script.py").write_text(CHOICES)
     config, _ = compose_config(["mode=predict", "hardware=h200_x1"])
     words = [sys.executable, str(tmp_path / "script.py")]
     record = predict_command(words, config.hardware, RunFolder(tmp_path / "run"), None)
-    generation, routing = record.command["ranges"]
-    assert (generation["choice"], routing["choice"]) == ("generation", "routing")
+    generation, routing, selection = record.command["ranges"]
+    assert [each["choice"] for each in record.command["ranges"]] == ["generation", "routing", "selection"]
     peak = record.ranks[0]["peak_allocated_bytes"]
     low, high = generation["peak_allocated_bytes"]
     assert low < high == peak  # all figures are for the longest
     assert peak in routing["peak_allocated_bytes"] and len(set(routing["peak_allocated_bytes"])) == 2
-    log = tmp_path / "run" / "other_end_generation" / LOG
-    assert [line for line in log.read_text().splitlines() if line.startswith("length")] == ["length 17"]
+    assert selection["peak_allocated_bytes"][1] == peak
+
+    def said(place):
+        log = tmp_path / "run" / place / LOG
+        return [line for line in log.read_text().splitlines() if line.startswith(("length", "kept"))]
+
+    assert said(".") == ["length 128", "kept 4096 1024"]
+    assert said("other_end_generation") == ["length 17", "kept 4096 1024"]
+    assert said("other_end_selection") == ["length 128", "kept 0 1024"]
 
 
 DISPATCHED = """

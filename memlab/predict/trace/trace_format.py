@@ -35,9 +35,9 @@ from memlab.predict.trace.events import (
 )
 from memlab.predict.trace.work_items import NUMBERED, Item, Launcher
 
-GENERATION, ROUTING = "generation", "routing"
-"""What a program may choose by unknown values: tokens, whose number is the length of a generation, and
-experts (or other rows of a tensor), each of which gets a number of tokens."""
+GENERATION, ROUTING, SELECTION = "generation", "routing", "selection"
+"""What a program may choose by unknown values: tokens, whose number is the length of a generation; experts (or other
+rows of a tensor), each of which gets a number of tokens; and elements, by a mask, as ``nonzero`` does."""
 
 DECIDED = ", which decided a branch"
 """End of the sentences of ``Trace.assumed`` about values that a condition depends on."""
@@ -114,7 +114,7 @@ class Trace:
     model_flops: tuple[Figure, Figure] | None = None  # of a sample: for each token, for each pair (worker/flops.py)
     unknown: dict[str, str] = field(default_factory=dict)  # quantities that could not be computed -> reason
     assumed: dict[str, Count] = field(default_factory=dict)  # sentence about a read of an unknown value -> times
-    choices: list[str] = field(default_factory=list)  # GENERATION, ROUTING: where sizes or branches followed from them
+    choices: list[str] = field(default_factory=list)  # of these three: where sizes or branches followed from them
     # Epochs that were read ahead: shadow/short_epochs.py.
     epochs: Annotated[list[dict[str, Any]], PlainOf(list[Epoch])] = field(default_factory=list)
     parameters: Count = 0

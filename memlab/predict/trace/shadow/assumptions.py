@@ -20,13 +20,17 @@ MOST_LETTERS = 90
 
 
 class Assumptions:
-    """Counts sentences in ``assumed``: sentence -> times."""
+    """Counts sentences in ``assumed``: sentence -> times.
+
+    ``of_sizes``: function -> the last of its sentences about a number that may have become a size.
+    """
 
     def __init__(self, assumed: dict[str, int]):
         self._assumed = assumed
+        self.of_sizes: dict[CodeType, str] = {}
         self._expressions: dict[tuple[CodeType, int], tuple[str, bool]] = {}
 
-    def note(self, taken: str) -> None:
+    def note(self, taken: str, may_be_a_size: bool = False) -> None:
         """Note that the program now reads an unknown value. ``taken``: "as 1.0", "from ..."."""
         frame = _reader()
         if frame is None:
@@ -37,7 +41,10 @@ class Assumptions:
         expression, decides = self._expressions[key]
         place, user = f"{path_as_imported(frame.f_code.co_filename)}:{frame.f_lineno}", user_line(frame)
         caller = f" (called at {user})" if user and user.rpartition("/")[2] != place.rpartition("/")[2] else ""
-        sentence = f"{expression} at {place}{caller} was taken {taken}{DECIDED if decides else ''}"
+        sentence = f"{expression} at {place}{caller} was taken {taken}"
+        if may_be_a_size:
+            self.of_sizes[frame.f_code] = sentence
+        sentence += DECIDED if decides else ""
         self._assumed[sentence] = self._assumed.get(sentence, 0) + 1
 
 

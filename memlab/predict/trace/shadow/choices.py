@@ -1,7 +1,7 @@
-"""Data-dependent indices: next tokens and experts, where logits and scores are unknown.
+"""Data-dependent indices: next tokens, experts and selected elements, where logits, scores and masks are unknown.
 
-In an ordinary run a generation is as long as it may be, and experts are drawn at random, so that they share the tokens
-about evenly. The other extreme is traced in a run of its own (``OTHER_ENDS``).
+In an ordinary run a generation is as long as it may be, experts are drawn at random, so that they share the tokens
+about evenly, and masks select all elements. The other extreme is traced in a run of its own (``OTHER_ENDS``).
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from memlab.predict.trace.trace_format import GENERATION, ROUTING
+from memlab.predict.trace.trace_format import GENERATION, ROUTING, SELECTION
 
 _aten = torch.ops.aten
 _HOST = torch.device("cpu")
@@ -22,13 +22,18 @@ _OF_BEAMS = frozenset({_aten.topk, _aten.multinomial})
 
 class Choices:
     """Chooses for the program. ``other_end``: ``GENERATION`` ends each generation at once, ``ROUTING`` sends every row
-    to the same indices; ``None``: as described above."""
+    to the same indices, ``SELECTION`` selects no element by unknown values; ``None``: as described above."""
 
     def __init__(self, other_end: str | None = None):
         self.other_end = other_end
         self._random_state: torch.Tensor | None = None
         self._ending: frozenset[int] = frozenset()
         self._vocabulary = self._tokens_before_the_end = self._beams = 0
+
+    @property
+    def selects_all(self) -> bool:
+        """Whether unknown values select all elements; else they select none."""
+        return self.other_end != SELECTION
 
     # --- tokens
 

@@ -25,7 +25,7 @@ from memlab.predict.trace.shadow.libraries import Libraries
 from memlab.predict.trace.shadow.memory_events import LiveAllocator, MemoryEvents
 from memlab.predict.trace.shadow.value_reads import ValueReads
 from memlab.predict.trace.shadow.values import Values
-from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.trace_format import SELECTION, Trace
 
 _aten = torch.ops.aten
 _VALUE_OF = _aten._local_scalar_dense.default
@@ -160,11 +160,14 @@ class Recorder(TorchDispatchMode):
         found = self.values.before(func, args, kwargs)
         deciding = args[1:] if func is _aten.masked_select.default else args
         if found is None:
-            self.assumptions.note("to choose all")
+            self.reads.note_choice(SELECTION)
         elif choice := self.values.choice_behind(deciding):
             self.reads.note_choice(choice)
         where = next(tensor.device for tensor in tensors_in(args) if isinstance(tensor, FakeTensor))
-        outs = [self._results.empty(*each, where) for each in shapes.results(func, args, found)]
+        outs = [
+            self._results.empty(*each, where)
+            for each in shapes.results(func, args, found, self.values.choices.selects_all)
+        ]
         for out, value in zip(outs, tensors_in(found), strict=False):
             self.values.give(out, value)
         return outs[0] if len(func._schema.returns) == 1 else tuple(outs)

@@ -108,7 +108,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     config = Config(training=Training(loop="command"))
     stand_ins.install(recorder, config, gpus.model)
     stand_ins.install_own(recorder, config, gpus.model, shadow_process.files())
-    unpredictable.explain_at_the_end()
+    unpredictable.explain_at_the_end(recorder.assumptions.of_sizes)
     faulthandler.enable()  # compiled code may read memory that is not there
     ending = _Ending(recorder)
     options = Options(str(own_folder()), simulation.steps, started_at=simulation.started_at, probes_host=False)

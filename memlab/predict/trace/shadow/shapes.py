@@ -22,15 +22,15 @@ FROM_VALUES = frozenset(
 )
 
 
-def results(func, args: tuple, values: Any) -> list[tuple[Sequence[int], torch.dtype]]:
-    """Shape and dtype of each result. Where ``values``, the results on the host, is ``None``, all elements are chosen,
-    which is the most that can be."""
+def results(func, args: tuple, values: Any, selects_all: bool) -> list[tuple[Sequence[int], torch.dtype]]:
+    """Shape and dtype of each result. Where ``values``, the results on the host, is ``None``, all elements are
+    selected, or none: the most and the least that can be."""
     if values is not None:
         return [(value.shape, value.dtype) for value in tensors_in(values)]
-    first = args[0]
+    first, number = args[0], args[0].numel() if selects_all else 0
     if func is _aten.nonzero.default:
-        return [((first.numel(), first.dim()), torch.int64)]
+        return [((number, first.dim()), torch.int64)]
     if func is _aten.bincount.default and len(args) > 2 and args[2]:
         return [((args[2],), torch.int64)]  # whoever says how many there are at least knows how many there are
-    chosen = [((first.numel(),), first.dtype)]
+    chosen = [((number,), first.dtype)]
     return chosen + [((first.numel(),), torch.int64)] * (len(func._schema.returns) - 1)

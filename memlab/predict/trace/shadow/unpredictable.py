@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, DistributionFinder
 from importlib.util import find_spec
 from traceback import walk_tb
-from types import ModuleType, TracebackType
+from types import CodeType, MappingProxyType, ModuleType, TracebackType
 from typing import Any
 
 from memlab.attach.where import raised_at
@@ -199,13 +199,16 @@ class UnpredictableError(Exception):
 UnpredictableError.__module__ = "memlab"
 
 
-def explain_at_the_end() -> None:
-    """Replace the exception that ends the script by one that explains it, where there is more to say."""
+def explain_at_the_end(assumed: Mapping[CodeType, str]) -> None:
+    """Replace the exception that ends the script by one that explains it, where there is more to say.
+
+    ``assumed``: as of :func:`explain`, when the script ends.
+    """
     report = sys.excepthook
 
     def explained(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         report(kind, error, traceback)
-        if (line := explain(error)) is not None:
+        if (line := explain(error, assumed)) is not None:
             sys.last_value = UnpredictableError(line).with_traceback(traceback)
             sys.last_value.__cause__ = error
             print(f"{EXPLAINED}{line}", file=sys.stderr)
@@ -213,9 +216,12 @@ def explain_at_the_end() -> None:
     sys.excepthook = explained
 
 
-def explain(error: BaseException) -> str | None:
-    """Return the line that explains an exception, or ``None`` where the exception says enough."""
-    reason = next(filter(None, map(_reason, _chain(error))), None)
+def explain(error: BaseException, assumed: Mapping[CodeType, str] = MappingProxyType({})) -> str | None:
+    """Return the line that explains an exception, or ``None`` where the exception says enough.
+
+    ``assumed``: function -> what was taken for a number that it read, and that a prediction does not know.
+    """
+    reason = next(filter(None, map(_reason, _chain(error))), None) or _after_a_guess(error, assumed)
     return None if reason is None else f"{raised_at(error) or _in_a_library(error) or 'the script'}: {reason}"
 
 
@@ -267,8 +273,21 @@ def _own_mistake(error: BaseException) -> str | None:
     called = (frame.f_locals.get("func") for frame, _ in reversed(frames))
     operator = next((f"operator {each}" for each in called if type(each).__name__ == "OpOverload"), None)
     what = operator or _in_a_library(error) or "the script"
-    told = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-    return f"the simulation of {what} failed ({told}). Predict without it, or {OWN_STAND_IN}"
+    return f"the simulation of {what} failed ({_told(error)}). Predict without it, or {OWN_STAND_IN}"
+
+
+def _after_a_guess(error: BaseException, assumed: Mapping[CodeType, str]) -> str | None:
+    """Say what a function that the exception passed had taken for a number: a wrong size is an error elsewhere."""
+    found = [assumed[frame.f_code] for frame, _ in walk_tb(error.__traceback__) if frame.f_code in assumed]
+    if not found:
+        return None
+    return (
+        f"{found[-1]}, because only a GPU computes it, and then the script failed ({_told(error)}). Predict without it"
+    )
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def _in_a_library(error: BaseException) -> str | None:

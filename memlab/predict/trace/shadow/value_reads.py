@@ -7,9 +7,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from memlab.predict.trace.shadow.assumptions import Assumptions
 from memlab.predict.trace.shadow.values import Values
-from memlab.predict.trace.trace_format import GENERATION, ROUTING
+from memlab.predict.trace.trace_format import GENERATION, ROUTING, SELECTION
 
-CHOSEN = {GENERATION: "from tokens that memlab chose", ROUTING: "from indices that memlab chose"}
+CHOSEN = {
+    GENERATION: "from tokens that memlab chose",
+    ROUTING: "from indices that memlab chose",
+    SELECTION: "to choose all",
+}
 """Choice -> how a value was taken that follows from it."""
 
 
@@ -50,7 +54,7 @@ class ValueReads:
 
     def note_choice(self, choice: str) -> None:
         """Note that what the program does now follows from a choice of memlab's."""
-        self._assumptions.note(CHOSEN[choice])
+        self._assumptions.note(CHOSEN[choice], may_be_a_size=True)
         if choice not in self._choices:
             self._choices.append(choice)
 
@@ -68,5 +72,5 @@ class ValueReads:
         In a healthy run nothing overflows and every norm is finite.
         """
         value = self._values.healthy(tensor)
-        self._assumptions.note(f"as {value}")
+        self._assumptions.note(f"as {value}", may_be_a_size=type(value) is int)
         return value
