@@ -1,6 +1,8 @@
 """Integers and masks keep their values on a GPU that is not there; floats are as in a healthy run, and that is said."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -160,3 +162,19 @@ print(torch.rand(1).item() == before, 0 <= on_the_gpu.min().item() <= on_the_gpu
 
 def test_the_random_numbers_of_the_host_are_those_of_a_gpu_run(tmp_path):
     assert run_in_each_mode(tmp_path, RANDOM_STATE)[1] == 3 * [["True True"]]
+
+
+LARGE_ON_THE_HOST = """
+import torch
+torch.manual_seed(3)
+torch.nn.Linear(1100, 1000)
+torch.randn((1 << 20) + 5), torch.empty(1 << 20, dtype=torch.float64).normal_(), torch.rand(1 << 21).bfloat16()
+torch.empty(1 << 20).normal_(generator=torch.Generator().manual_seed(1))
+torch.ones(4, device="cuda") if torch.cuda.is_available() else None
+print(torch.randperm(1000)[:3].tolist())
+"""
+
+
+def test_large_tensors_on_the_host_take_their_random_numbers(tmp_path):
+    plain = subprocess.run([sys.executable, "-c", LARGE_ON_THE_HOST], capture_output=True, text=True, check=True)
+    assert run(tmp_path, LARGE_ON_THE_HOST)[1].splitlines()[-1:] == plain.stdout.splitlines()

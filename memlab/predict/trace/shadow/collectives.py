@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import FakeProcessGroup, FakeWork
 from torch.distributed import device_mesh, distributed_c10d
 
 from memlab.attach.nested_tensors import tensors_in
-from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow import device, sent_objects
 from memlab.predict.trace.shadow.values import Values
 
 _BACKEND = "memlab_fake"
@@ -99,11 +99,16 @@ def _new_group(ranks=None, timeout=None, backend=None, pg_options=None, *args, g
 
 @functools.wraps(_broadcast_objects)
 def _broadcast_object_list(object_list, src=None, group=None, device=None, group_src=None) -> None:
-    """Send objects as torch does. No rank sends any to this one, which keeps those that it has."""
+    """Send objects as torch does. Those of the first rank reach the others; from any other, a rank keeps its own."""
     _runs_in(group)
-    sender = group_src if src is None and group_src is not None else src or 0
-    if dist.get_rank(None if group_src is None else group) == sender:
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    sender = src or 0 if group_src is None else ranks[group_src]
+    if dist.get_rank() == sender:
         _broadcast_objects(object_list, src=src, group=group, device=device, group_src=group_src)
+        if sender == 0:
+            sent_objects.send(object_list, ranks)
+    elif sender == 0:
+        object_list[:] = sent_objects.receive(ranks) or object_list
 
 
 def _runs_in(group) -> None:

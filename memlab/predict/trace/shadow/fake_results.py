@@ -5,6 +5,7 @@ the meta kernel directly, a collective returns the tensors that it was given, an
 FakeTensorMode only once for each set of shapes.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -89,7 +90,7 @@ class FakeResults:
     def __init__(self, mode: FakeTensorMode):
         self._mode = mode
         self._attributes: dict[torch.device, dict[str, Any]] = {}  # device -> attributes of a fake tensor on it
-        self._known: dict[tuple, list[_Fresh | None] | _Fresh | None] = {}
+        self._known: dict[tuple, list[_Fresh | int | None] | _Fresh | None] = {}
 
     def of(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return the result of ``func``."""
@@ -143,7 +144,7 @@ class FakeResults:
         known = self._known[key]
         if known is None:
             return self._computed(func, args, kwargs)
-        return self._new(known) if isinstance(known, _Fresh) else tuple(self._new(fresh) for fresh in known)
+        return self._new(known) if isinstance(known, _Fresh) else tuple(map(self._new, known))
 
     def _computed(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
         # Without a fake implementation the mode would run the operator for real, on zeros: it may on the host alone.
@@ -169,9 +170,9 @@ class FakeResults:
                 f"one (torch.library.register_fake), or {OWN_STAND_IN}"
             ) from error
 
-    def _new(self, fresh: _Fresh | None) -> FakeTensor | None:
-        if fresh is None:
-            return None
+    def _new(self, fresh: _Fresh | int | None) -> FakeTensor | int | None:
+        if not isinstance(fresh, _Fresh):
+            return fresh
         return self.strided(fresh.shape, fresh.strides, fresh.dtype, fresh.device)
 
     def _empty(self, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -212,6 +213,10 @@ def _those_asked_for(func, args: tuple, out: Any) -> Any:
     return tuple(result if wanted else None for result, wanted in zip(out, args[-1], strict=True))
 
 
+_RESULT = re.compile("Tensor|int|SymInt")
+"""Types of results that are remembered: attention returns the lengths that it was given beside its tensors."""
+
+
 @cache
 def _makes_new_tensors(func) -> bool:
     """Whether an operator only creates tensors: it changes no argument, shares no storage and reads no values."""
@@ -219,7 +224,7 @@ def _makes_new_tensors(func) -> bool:
     reads_values = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return (
         not schema.is_mutable
-        and all(result.alias_info is None and "Tensor" in str(result.type) for result in schema.returns)
+        and all(result.alias_info is None and _RESULT.search(str(result.type)) for result in schema.returns)
         and bool(schema.returns)
         and not reads_values & set(func.tags)
     )
@@ -243,11 +248,11 @@ def _key(values: Iterable[Any]) -> tuple | None:
     return tuple(key)
 
 
-def _description(out: Any) -> list[_Fresh | None] | _Fresh | None:
+def _description(out: Any) -> list[_Fresh | int | None] | _Fresh | None:
     """Describe tensors so that ``_new`` can recreate them; ``None`` if one has an offset or an unusual storage."""
     if isinstance(out, tuple):
-        parts: list[Any] = [item if item is None else _description(item) for item in out]
-        ordinary = all(type(part) is _Fresh or item is None for part, item in zip(parts, out, strict=True))
+        parts: list[Any] = [item if item is None or type(item) is int else _description(item) for item in out]
+        ordinary = all(part is not None or item is None for part, item in zip(parts, out, strict=True))
         return parts if ordinary else None
     if type(out) is not FakeTensor or out.storage_offset():
         return None

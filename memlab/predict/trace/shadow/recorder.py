@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memlab.attach.nested_tensors import tensors_in
-from memlab.predict.trace.shadow import collectives, device, host, in_place, shapes
+from memlab.predict.trace.shadow import collectives, device, host, host_random, in_place, shapes
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites
 from memlab.predict.trace.shadow.assumptions import Assumptions
 from memlab.predict.trace.shadow.counting import Counter
@@ -135,6 +135,8 @@ class Recorder(TorchDispatchMode):
         if self.values.writes_to_host(func, args, kwargs):
             return args[0] if func._schema.returns else None
         out = self._results.of(func, args, device.with_index(kwargs))
+        if func in host_random.TAKING:
+            host_random.take(func, out, kwargs.get("generator"))
         self.values.follow(func, args, kwargs, out)
         if func is _TO_COPY and out.device.type == "cpu":
             known = self.values.of(out)

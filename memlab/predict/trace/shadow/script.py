@@ -92,12 +92,21 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from memlab.core.config_experiment import Training
     from memlab.predict.trace import shadow_process
     from memlab.predict.trace.run_command import own_folder
-    from memlab.predict.trace.shadow import beside_dispatcher, device, exits, patches, stand_ins, unpredictable
+    from memlab.predict.trace.shadow import (
+        beside_dispatcher,
+        device,
+        exits,
+        patches,
+        sent_objects,
+        stand_ins,
+        unpredictable,
+    )
     from memlab.predict.trace.shadow.recorder import Recorder
     from memlab.predict.trace.shadow.script_steps import ScriptSteps
     from memlab.predict.trace.shadow.short_epochs import ShortEpochs
     from memlab.predict.trace.trace_format import Trace
 
+    sent_objects.note_rank(os.environ.get("RANK"))
     gpus = _gpus(simulation)
     device.start(library)
     patches.install()
