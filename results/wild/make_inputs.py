@@ -50,12 +50,13 @@ def text(words: int) -> str:
 def tokenizer(folder: Path, max_length: int = 1024) -> tf.PreTrainedTokenizerFast:
     """Write a tokenizer with one token for each byte and each of the recipe's words."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {t: i for i, t in enumerate([*SPECIAL.values(), *VISION, *letters])}
+    words = [f" {word}" for word in WORDS]
+    vocabulary = {t: i for i, t in enumerate(dict.fromkeys([*SPECIAL.values(), *VISION, *letters, *words]))}
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([AddedToken(t, special=True) for t in [*SPECIAL.values(), *VISION]])
-    core.add_tokens([f" {word}" for word in WORDS])
+    core.add_tokens(words)
     made = tf.PreTrainedTokenizerFast(tokenizer_object=core, model_max_length=max_length, **SPECIAL)
     made.chat_template = TEMPLATE
     made.save_pretrained(folder)

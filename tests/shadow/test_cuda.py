@@ -95,3 +95,19 @@ def test_what_loops_of_ones_own_do_is_answered(tmp_path, monkeypatch):
     trace, printed = run(tmp_path, LOOP)
     assert printed.splitlines() == ["1.000 002", "1.0", "4", "64"]
     assert any("start.elapsed_time(end) at" in sentence and "as 1.0" in sentence for sentence in trace.assumed)
+
+
+GENERATOR = """
+import torch
+torch.cuda.manual_seed(5)
+state = torch.cuda.get_rng_state()
+torch.cuda.default_generators[0].set_offset(8)
+print(state.tolist() == [5, *15 * [0]], torch.cuda.get_rng_state().view(torch.int64).tolist())
+torch.cuda.set_rng_state(state)
+print(torch.cuda.initial_seed(), torch.cuda.get_rng_state().view(torch.int64).tolist())
+"""
+
+
+def test_the_state_of_a_generator_is_a_seed_and_an_offset_which_random_dtensors_set(tmp_path):
+    _, printed = run(tmp_path, GENERATOR)
+    assert printed.splitlines() == ["True [5, 8]", "5 [5, 0]"]

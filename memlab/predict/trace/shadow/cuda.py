@@ -95,7 +95,7 @@ def install() -> None:
     )
     cuda._exchange_device = cuda._maybe_exchange_device = device.exchange
     cuda._get_device_properties = lambda index: _properties()
-    cuda.default_generators = (torch.Generator(),)
+    cuda.default_generators = (device.Generator(),)
     for module in (cuda, cuda.streams):
         module.Stream, module.Event = Stream, Event
     cuda.graphs._cuda_isCurrentStreamCapturing = lambda: False
