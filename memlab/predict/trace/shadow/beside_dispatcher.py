@@ -17,6 +17,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from memlab.attach.where import user_file
 from memlab.predict.trace.shadow import device
@@ -364,6 +365,10 @@ def _parameters() -> None:
                 if isinstance(parameter, FakeTensor) and not is_meta:
                     parameter.grad = None
                     parameter.data = moved
+                    parameter.grad = gradient
+                elif is_traceable_wrapper_subclass(moved):  # DTensor: as torch does, so that tied parameters stay tied
+                    parameter.grad = None
+                    torch.utils.swap_tensors(parameter, torch.nn.Parameter(moved, parameter.requires_grad))
                     parameter.grad = gradient
                 else:
                     module._parameters[name] = torch.nn.Parameter(moved, parameter.requires_grad)
