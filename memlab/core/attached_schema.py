@@ -171,14 +171,20 @@ class _SharedEpoch(_Epoch, total=False):
     batches_in_reach: Count | None
     ranks: AtLeastOne
     ranks_read: Count | None
+    steps: Count
+    replayed: Count
 
 
-Epoch = Annotated[_SharedEpoch, Together(("is_shared", "read_by", "batches_in_reach", "ranks", "ranks_read"))]
+Epoch = Annotated[
+    _SharedEpoch,
+    Together(("is_shared", "read_by", "batches_in_reach", "ranks", "ranks_read")),
+    Together(("replayed", "steps")),
+]
 """What a prediction read of an epoch (predict/trace/epoch_batches.py)."""
 
 
 class _Choice(TypedDict):
-    choice: Annotated[str, Limits(choices=("generation", "routing", "selection", "workspaces"))]
+    choice: Annotated[str, Limits(choices=("generation", "routing", "selection", "workspaces", "order"))]
 
 
 class ChoiceRange(_Choice, total=False):

@@ -33,6 +33,7 @@ class TracedCommand:
     ``meters``: the files of the traced ranks, ``rows``: their steps; both as the meters wrote them, by rank. Their
     memory and times are those of the simulation. ``seconds``: how long the simulation took. ``effects``: those that it
     would have had outside of its sandbox. ``allocator_conf``: settings of the allocator in place of the command's own.
+    ``other_orders``: traces of the ranks where their batches come in other orders.
     """
 
     words: Sequence[str]
@@ -44,6 +45,7 @@ class TracedCommand:
     seconds: float
     effects: Effects
     allocator_conf: str | None = None
+    other_orders: Sequence[Mapping[int, Trace]] = ()
 
     @property
     def gpus_of_ranks(self) -> list[int]:
@@ -157,7 +159,8 @@ def _with_meters(command: TracedCommand, result: RankResult, rows: Mapping[int, 
     attached, memory = meters["attached"], dict(result.attached or {})
     memory.pop("steps")
     local_rank = result.rank % command.ranks_of_node
-    batch = next((row for row in rows[result.rank] if row["step"] == memory["peak"]["step"]), {})
+    step = memory["peak"].get("run_as_step", memory["peak"]["step"])
+    batch = next((row for row in rows[result.rank] if row["step"] == step), {})
     peak = {**memory["peak"], **{key: batch.get(key) for key in ("samples", "tokens", "longest_sample")}}
     ended = {}
     if result.oom:

@@ -22,13 +22,16 @@ from memlab.launch.user_command.outcome import NO_STEP
 from memlab.launch.user_command.supervise import Finished
 from memlab.planner.command_changes import predicted_changes
 from memlab.planner.command_record import TracedCommand, record_of
+from memlab.predict.memory.rank_results import rank_results
 from memlab.predict.memory.shared_gpus import with_memory_of_others
+from memlab.predict.memory.whole_epoch import ORDER, other_orders, with_whole_epoch
 from memlab.predict.memory.workspaces import WORKSPACES, with_workspaces
 from memlab.predict.outside.appearances import COMMUNICATOR
 from memlab.predict.time.calibrate import resolve
 from memlab.predict.trace.run_command import ITS_OUTPUT, LOG, Node, Simulated, simulate
 from memlab.predict.trace.shadow.unpredictable import NAME, SET_DEVICE
 from memlab.predict.trace.shadow_process import ShadowError
+from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
@@ -80,6 +83,17 @@ def _range(choice: str, record: Record, trace: Callable[[], TracedCommand]) -> d
         return {"choice": choice, "failure": str(error)}
     highest = {key: [max(rank[key] or 0 for rank in each.ranks) for each in both] for key in RANGED}
     return {"choice": choice, **{key: sorted(found) for key, found in highest.items()}}
+
+
+def _range_of_orders(traced: TracedCommand, need: Mapping[str, int]) -> dict[str, Any]:
+    """Return the lowest and highest figures over several orders of the batches. ``need``: in the order of the run."""
+    config = traced.config
+    found: dict[str, list[int]] = {key: [nbytes] for key, nbytes in need.items()}
+    for traces in traced.other_orders:
+        (results,) = rank_results([config], [traces], resolve(config).host)
+        for key in found:
+            found[key].append(max(getattr(result, key) for result in results))
+    return {"choice": ORDER, **{key: [min(each), max(each)] for key, each in found.items()}}
 
 
 class CommandFailed(ShadowError):
@@ -166,6 +180,7 @@ def predicted_record(
         config = traced.config
         workspaces = with_workspaces(config, traced.traces, need, resolve(config).host)
         ranges += [{"choice": WORKSPACES, **workspaces}] if workspaces else []
+        ranges += [_range_of_orders(traced, need)] if traced.other_orders else []
     record = record.with_command(ranges=ranges)
     if not wants_changes(record):
         return record
@@ -208,7 +223,7 @@ def traced_command(
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
     traces = {rank: simulated.traces[rank] for rank in meters}
     traced = TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began, effects)
-    return _with_shared_gpus(traced, folder)
+    return _with_whole_epochs(_with_shared_gpus(traced, folder), folder)
 
 
 def _with_shared_gpus(traced: TracedCommand, folder: RunFolder) -> TracedCommand:
@@ -220,9 +235,20 @@ def _with_shared_gpus(traced: TracedCommand, folder: RunFolder) -> TracedCommand
     if any(each.what == COMMUNICATOR and each.ranks > 1 for trace in shared.values() for each in trace.appearances):
         where = f"{len(gpus)} ranks are on {', '.join(f'cuda:{gpu}' for gpu in sorted(set(gpus)))}"
         raise CommandFailed(f'{where}, and NCCL ends with "Duplicate GPU detected": {SET_DEVICE}', traced.effects)
-    for rank, trace in shared.items():
-        trace.save(folder.rank_file(rank).with_suffix(".trace.json"))
+    _save(shared, folder)
     return replace(traced, traces=traces)
+
+
+def _with_whole_epochs(traced: TracedCommand, folder: RunFolder) -> TracedCommand:
+    """Replay the steps that were left out of the traces, also in their files."""
+    whole = {rank: with_whole_epoch(trace) for rank, trace in traced.traces.items()}
+    _save({rank: trace for rank, trace in whole.items() if trace is not traced.traces[rank]}, folder)
+    return replace(traced, traces=whole, other_orders=other_orders(traced.traces))
+
+
+def _save(traces: Mapping[int, Trace], folder: RunFolder) -> None:
+    for rank, trace in traces.items():
+        trace.save(folder.rank_file(rank).with_suffix(".trace.json"))
 
 
 def _failure(simulated: Simulated, meters: Mapping[int, Mapping[str, Any]]) -> str | None:

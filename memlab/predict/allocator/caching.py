@@ -4,7 +4,7 @@ Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch 2.11 to 2.13, with its 
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
@@ -137,6 +137,16 @@ class CachingAllocator:
 
     def reset_peaks(self) -> None:
         self.peak_allocated, self.peak_active, self.peak_reserved = self.allocated, self.active, self.reserved
+
+    def layout(self, keys: Iterable[int]) -> tuple:
+        """Return where free memory and the blocks of ``keys`` lie. Equal requests lead from equal layouts to
+        equal ones."""
+        free = tuple((block.address, block.size) for pool in self._pools.values() for block in pool.free)
+        waiting = tuple(
+            (due - self._requests, block.address) for pending in self._pending.values() for _, due, block in pending
+        )
+        blocks = [self._live.get(key) for key in keys]  # memory of the host has none
+        return self.reserved, free, waiting, tuple(block and block.address for block in blocks)
 
     def releasable_bytes(self) -> int:
         """Return the bytes that ``empty_cache`` would give back to the device once no side stream uses a free block."""

@@ -1,5 +1,6 @@
 """Results of all ranks for the record of a prediction; a command's replayed memory in the rank file's format."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -124,10 +125,11 @@ def command_memory(trace: Trace, replay: Replay, outside: Sequence[OutsidePart])
     return {
         "phases": {name: _phase([part for part in parts if part.phase == name]) for name in names},
         "peak": {
-            "step": highest.piece.step,
+            "step": highest.piece.step_of_epoch or highest.piece.step,
             "phase": highest.phase or None,
             "where": highest.piece.where,
             "bytes": highest.memory.peak_allocated,
+            **({"run_as_step": highest.piece.step} if highest.piece.step_of_epoch else {}),
         },
         "steps": _steps(parts),
     }
@@ -154,7 +156,7 @@ def _phase(parts: Sequence[_Part]) -> dict[str, Any]:
         "count": sum(part.piece.ends_phase for part in parts),
         "seconds": None,
         "where": highest.piece.where,
-        "step": highest.piece.step,
+        "step": highest.piece.step_of_epoch or highest.piece.step,
         **_peaks(parts),
         "end_allocated_bytes": parts[-1].memory.end_allocated,
         "used_bytes": max(part.memory.peak_reserved + part.outside for part in parts),
@@ -173,7 +175,7 @@ def _peaks(parts: Sequence[_Part]) -> dict[str, int]:
 
 def _steps(parts: Sequence[_Part]) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
-    retries = 0
+    retries = _retries(parts)
     for number in dict.fromkeys(part.piece.step for part in parts if part.piece.step is not None):
         own = [part for part in parts if part.piece.step == number]
         phases: dict[str, list[int]] = {}
@@ -184,12 +186,22 @@ def _steps(parts: Sequence[_Part]) -> dict[int, dict[str, Any]]:
         highest = max(own, key=lambda part: part.memory.peak_allocated)
         found[number] = {
             **_peaks(own),
-            "alloc_retries": own[-1].memory.retries - retries,
+            "alloc_retries": retries[number],
             "ooms": 0,
             "phase": highest.phase.removeprefix("first_") or None,
             "phases": phases,
         }
-        retries = own[-1].memory.retries
+    return found
+
+
+def _retries(parts: Sequence[_Part]) -> Counter[int]:
+    """Return the retries of each step, with those since the step before. Copies of a step may follow other steps."""
+    found: Counter[int] = Counter()
+    before = 0
+    for part in parts:
+        if part.piece.step is not None:
+            found[part.piece.step] += part.memory.retries - before
+            before = part.memory.retries
     return found
 
 

@@ -1,9 +1,12 @@
 """Batches of an epoch by their shapes, and which of them need the most memory. Plain data, no torch."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
+
+from memlab.core.value_types import AtLeastOne, Count
 
 MOST_WINDOWS = 3
 """Optimizer steps that are brought forward at most, one for each distinct dearest shape."""
@@ -106,6 +109,64 @@ def dearest_windows(
                 chosen.setdefault((best.rank, first), Window(best, first))
                 shown.add(kind(best))
     return sorted(chosen.values(), key=lambda window: (window.first, window.dearest.rank))
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """The whole epoch of a rank as a sequence of windows, and which of them ran.
+
+    ``sizes``: of each distinct window, for each of its batches what memory grows with (``_MEASURES``, and the number of
+    labels where tensors have that size). ``order``: place in the epoch, from 0, and index in ``sizes`` of each window
+    that was read. ``ran``: the same of those that ran, in the order in which they ran: the first ``given`` windows of
+    the epoch, those with its dearest batches, and an ordinary one. ``windows``: of the epoch. ``steps``: optimizer
+    steps of a window, ``steps_before``: of the run before the epoch. ``every``: phase -> number of steps after which a
+    Trainer runs the phase again; ``None``: not known. ``is_random``: another run has another order.
+    """
+
+    sizes: list[list[list[Count]]]
+    order: list[list[Count]]
+    ran: list[list[Count]]
+    given: Count
+    windows: Count
+    steps: AtLeastOne
+    steps_before: Count
+    every: dict[str, AtLeastOne] | None
+    is_random: bool
+
+    @classmethod
+    def of(
+        cls, read: ReadAhead, own_rank: int, window: int, ran: Sequence[tuple[int, int]], **facts: Any
+    ) -> "EpochOrder | None":
+        """Describe the epoch of ``own_rank``; ``None`` if a window that ran was not read.
+
+        ``window``: its batches. ``ran``: rank and first batch of the windows that ran. ``facts``: all other fields, and
+        ``labels_matter`` as for :func:`dearest_windows`.
+        """
+        batches: dict[tuple[int, int], list[Batch]] = defaultdict(list)
+        for batch in sorted(read.batches, key=lambda batch: (batch.rank, batch.index)):
+            batches[batch.rank, batch.index // window].append(batch)
+        labels = facts.pop("labels_matter")
+        whole = {
+            place: tuple((*(measure(batch) for measure in _MEASURES), batch.labels * labels) for batch in each)
+            for place, each in batches.items()
+            if len(each) == window
+        }
+        places = [(rank, first // window) for rank, first in ran]
+        if not all(place in whole for place in places):
+            return None
+        numbers = {sizes: number for number, sizes in enumerate(dict.fromkeys(whole.values()))}
+        return cls(
+            sizes=[list(map(list, sizes)) for sizes in numbers],
+            order=[[place, numbers[sizes]] for (rank, place), sizes in whole.items() if rank == own_rank],
+            ran=[[place[1], numbers[whole[place]]] for place in places],
+            windows=len(read.indices.get(own_rank, read.batches)) // window,
+            **facts,
+        )
+
+    def check(self) -> None:
+        """Raise ``ValueError`` if a window has no sizes."""
+        if any(len(pair) != 2 or pair[1] >= len(self.sizes) for pair in (*self.order, *self.ran)):
+            raise ValueError("the order of the epoch names windows without sizes")
 
 
 @dataclass(frozen=True)

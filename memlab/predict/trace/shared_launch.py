@@ -128,7 +128,7 @@ class _Launch:
         """Append a copy of a step. ``phases``: of its trace. ``sites``: number of the sites before those of its
         trace."""
         events = self.trace.events
-        keys = _matched(found.enters, self._left) | _matched(found.stays, self._kept)
+        keys = matched(found.enters, self._left) | matched(found.stays, self._kept)
         shift = self._requests - found.requests
         event: Event
         for index, event in enumerate(found.events):
@@ -154,7 +154,7 @@ class _Launch:
         self._left = {keys[key]: origin for key, origin in found.leaves.items()}
 
 
-def _matched(blocks: Mapping[int, tuple], others: Mapping[int, tuple]) -> dict[int, int]:
+def matched(blocks: Mapping[int, tuple], others: Mapping[int, tuple]) -> dict[int, int]:
     """Return each key of ``blocks`` -> the key of a block of the same origin among ``others``, the oldest first."""
     waiting: dict[tuple, deque[int]] = defaultdict(deque)
     for key, origin in others.items():

@@ -21,6 +21,7 @@ from memlab.files.regular_file import read_regular
 from memlab.predict.allocator import CachingAllocator, OutOfMemory
 from memlab.predict.outside.appearances import Appearance
 from memlab.predict.trace import events, work_items
+from memlab.predict.trace.epoch_batches import EpochOrder
 from memlab.predict.trace.events import (
     Alloc,
     BeginPhase,
@@ -78,12 +79,14 @@ class Piece:
     """Part of a command's run from one BeginPhase event to the next, as memlab's meters cut the run.
 
     ``step``: the optimizer step that it belongs to, from 1; ``None`` outside the steps. ``where``: the line of the
-    user's script at its beginning. ``ends_phase``: whether the phase is over at its end.
+    user's script at its beginning. ``ends_phase``: whether the phase is over at its end. ``step_of_epoch``: the step of
+    the whole epoch that it stands for, if it is not ``step`` (memory/whole_epoch.py).
     """
 
     step: Count | None
     where: str | None
     ends_phase: bool
+    step_of_epoch: Count | None = None
 
 
 @dataclass
@@ -117,6 +120,7 @@ class Trace:
     choices: list[str] = field(default_factory=list)  # of these three: where sizes or branches followed from them
     # Epochs that were read ahead: shadow/short_epochs.py.
     epochs: Annotated[list[dict[str, Any]], PlainOf(list[Epoch])] = field(default_factory=list)
+    order: EpochOrder | None = None  # of the epoch that was shortened; None: all ran, or it is not known
     parameters: Count = 0
     trainable_parameters: Count = 0
     seconds: Seconds = 0.0  # CPU time of the shadow run, with the start of the engine, which other traces may share
@@ -135,6 +139,7 @@ class Trace:
             "earlier_work": [list(map(work_items.to_json, work)) for work in self.earlier_work],
             "sites": list(map(vars, self.sites)),
             "pieces": list(map(vars, self.pieces)),
+            "order": self.order and vars(self.order),
         }
 
     def save(self, path: Path) -> None:
@@ -173,6 +178,8 @@ class Trace:
         begun = sum(isinstance(each, BeginPhase) for each in self.events)
         if any(numbers != sorted(numbers) for numbers in (bounds, before)):
             raise ValueError("steps or events_before are not in order")
+        if self.order is not None:
+            self.order.check()
         if len(self.events_before) not in (0, len(self.work)) or len(self.pieces) not in (0, begun):
             raise ValueError("events_before or pieces have another length")
 
@@ -194,6 +201,7 @@ class Trace:
         values["launchers"] = [Launcher(*launcher) for launcher in values.get("launchers", [])]
         values["pieces"] = [Piece(**piece) for piece in values["pieces"]]
         values["sites"] = list(map(_site, values["sites"]))
+        values["order"] = EpochOrder(**order) if (order := values.get("order")) else None
         return cls(**values)
 
 

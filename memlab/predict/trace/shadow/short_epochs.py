@@ -1,4 +1,4 @@
-"""Short epochs: each DataLoader yields its first batches, the largest of the epoch, and one more.
+"""Short epochs: each DataLoader yields its first batches, the largest of the epoch, and one more; few steps run whole.
 
 The script's own code runs these batches, then what it does at the end of an epoch and of training: evaluation, saving.
 Nothing of it is changed. An evaluation keeps all batches where its memory grows from batch to batch (logits that are
@@ -6,29 +6,35 @@ kept), because the last one then decides.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import islice, pairwise
 from math import lcm
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from memlab.attach import import_hook
+from memlab.attach.phases import EVALUATE, SAVE
 from memlab.attach.rank_file import rank_number
 from memlab.attach.session import Session
 from memlab.core.sizes import MIB
-from memlab.predict.trace.epoch_batches import ReadAhead, ShortEpoch, Window, dearest_windows
+from memlab.predict.trace.epoch_batches import EpochOrder, ReadAhead, ShortEpoch, Window, dearest_windows
 from memlab.predict.trace.shadow.more_steps import MORE_STEPS, MoreSteps
 from memlab.predict.trace.shadow.read_ahead import read_ahead
 from memlab.predict.trace.shadow.recorder import Recorder
+from memlab.predict.trace.shadow.script import SEED
 
 ORDINARY_STEPS = 2
 """Optimizer steps at the beginning of an epoch: the one that makes the optimizer's states, and one that finds them."""
 
 ORDINARY_EVALUATION = 4
 """Batches at the beginning of an evaluation, enough to see whether its memory grows."""
+
+MOST_STEPS_RUN_WHOLE = 6
+"""Most optimizer steps of a training that is run whole: as many as a short epoch may have."""
 
 MOST_STEPS = 16
 """Optimizer steps without a new loader after which a script is stopped: a loop that counts its steps takes longer."""
@@ -112,8 +118,8 @@ class ShortEpochs:
         if is_first:
             self._session.last_step = None
         self._session.growth.steps_of_script = self._steps_of_script
-        yield from self._of_training(loader, own, fetcher, is_first)
-        self._epoch_is_over = True
+        is_whole = yield from self._of_training(loader, own, fetcher, is_first)
+        self._epoch_is_over = not is_whole
         if is_first:
             self._session.last_step = self._session.steps_done + MOST_STEPS
 
@@ -128,10 +134,14 @@ class ShortEpochs:
 
     # --- training
 
-    def _of_training(self, loader: DataLoader, own: Iterator, fetcher: Any, is_first: bool) -> Iterator:
+    def _of_training(
+        self, loader: DataLoader, own: Iterator, fetcher: Any, is_first: bool
+    ) -> Generator[Any, None, bool]:
+        """Yield the samples of each batch. Returns whether all of them were run, because they make few steps."""
         read = self._read(loader, own, fetcher, self._batches_left(loader)) if is_first else ReadAhead()
         steps_before, micro_before, given = self._session.steps_done, self._session.micro_batches, 0
         per_step = window = 0  # batches; not known before the first optimizer step
+        is_whole = self._trainer is not None and self._trainer.state.max_steps <= MOST_STEPS_RUN_WHOLE
         for index in own:
             yield index
             given += 1
@@ -139,9 +149,14 @@ class ShortEpochs:
             if steps and not window:
                 per_step = max((self._session.micro_batches - micro_before) // steps, 1) * _together(loader)
                 window = lcm(per_step, self._repeats(read))
-            if window and given >= window * (ORDINARY_STEPS if is_first else 1):
+                if self._trainer is None and (length := _length(loader)) is not None:
+                    is_whole = steps_before + -(-length // per_step) <= MOST_STEPS_RUN_WHOLE
+            if window and (is_whole or given >= window * (ORDINARY_STEPS if is_first else 1)):
                 break
-        if is_first and window:
+        if is_first and window and is_whole:
+            whole = len(read.indices.get(rank_number(), read.batches))
+            self._note(TRAINING, read=read, given=max(given, whole), per_step=per_step, is_whole=True)
+        elif is_first and window:
             chosen = dearest_windows(read.batches, rank_number(), given, window, self._recorder.sizes_follow_values)
             self._note(
                 TRAINING,
@@ -152,13 +167,53 @@ class ShortEpochs:
                 first_step=steps_before + given // per_step + 1,
                 steps=window // per_step,
             )
+            is_only = not self._steps_of_epochs and given % window == 0
+            self._trace.order = (
+                self._order(loader, read, given, chosen, window, steps=window // per_step, steps_before=steps_before)
+                if is_only
+                else None
+            )
             yield from self._windows(chosen, read, own, fetcher, given, window)
             last = list(islice(own, window))  # a step that finds what the dearest left in the allocator
             yield from last
             run = given + len(last) + window * len(chosen)
             yield from self._more.repeated(last, (_length(loader) or run + window * MORE_STEPS) - run)
+        if is_whole:
+            yield from own
         length = _length(loader)
         self._steps_of_epochs.append(None if length is None or not per_step else length // per_step)
+        return is_whole
+
+    def _order(
+        self, loader: DataLoader, read: ReadAhead, given: int, chosen: list[Window], window: int, **steps: int
+    ) -> EpochOrder | None:
+        """Describe the whole epoch. ``steps``: of a window, and before the epoch."""
+        behind = chosen[-1].first + window if chosen and not read.indices else given  # a stream has gone on
+        own = [(rank_number(), first) for first in (*range(0, given, window), behind)]
+        ran = [*own[:-1], *((each.dearest.rank, each.first) for each in chosen), own[-1]]
+        every, trainer = None, self._trainer
+        if trainer is not None:
+            schedule = (EVALUATE, "eval_strategy", "eval_steps"), (SAVE, "save_strategy", "save_steps")
+            in_steps = [each for each in schedule if getattr(trainer.args, each[1], None) == "steps"]
+            every = {phase: each for phase, _, name in in_steps if (each := int(getattr(trainer.state, name) or 0))}
+        sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+        return EpochOrder.of(
+            read,
+            rank_number(),
+            window,
+            ran,
+            **steps,
+            given=given // window,
+            every=every,
+            is_random=getattr(sampler, "generator", self) is None and torch.initial_seed() == SEED,
+            labels_matter=self._recorder.sizes_follow_values,
+        )
+
+    @property
+    def _trainer(self) -> Any:
+        """The Trainer that runs and knows its last step; ``None``: there is none."""
+        trainer = self._session.objects.trainer if self._session.trainer_runs else None
+        return None if trainer is None or trainer.state.max_steps <= 0 else trainer
 
     def _steps_of_script(self) -> int | None:
         """Return the optimizer steps of all epochs that were begun."""
@@ -167,8 +222,7 @@ class ShortEpochs:
 
     def _batches_left(self, loader: DataLoader) -> int | None:
         """The number of batches that a Trainer still uses, by its arguments."""
-        trainer = self._session.objects.trainer if self._session.trainer_runs else None
-        if trainer is None or trainer.state.max_steps <= 0:
+        if (trainer := self._trainer) is None:
             return None
         steps = trainer.state.max_steps - trainer.state.global_step
         return steps * trainer.args.gradient_accumulation_steps * _together(loader)

@@ -1,0 +1,373 @@
+"""The whole epoch of a command: the steps that a shortened run has left out, as copies of steps that it ran.
+
+What the allocator reserves depends on the order of all steps. ``Trace.order`` has that order by the sizes of the
+batches (shadow/short_epochs.py). A step that was left out is a copy of one with equal batches. Where none has run, the
+sizes of its blocks follow from several steps that make the same blocks, or are those of the next larger step. A step
+frees blocks that the step before it has left: a copy frees those of the same origin (trace/shared_launch.py).
+"""
+
+import random
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count, groupby, takewhile
+from typing import Any
+
+import numpy as np
+
+from memlab.core.sizes import MIB
+from memlab.predict.allocator import CachingAllocator, parse
+from memlab.predict.trace.epoch_batches import EpochOrder
+from memlab.predict.trace.events import FREE, MAKE, OF_A_BLOCK, Alloc, BeginPhase, Event, Synchronize, made
+from memlab.predict.trace.shared_launch import matched, origin
+from memlab.predict.trace.trace_format import Piece, Trace, apply
+
+MOST_EVENTS = 500_000
+"""Events of copies after which the rest of an epoch is left out. Seconds would differ from prediction to prediction."""
+
+DIFFERENT_BYTES = MIB
+"""Steps are alike if the blocks that one finds or leaves and the other does not have fewer bytes."""
+
+NOTHING = Synchronize(0)
+"""Stands for an event of a small block that the copies before it have not left."""
+
+
+class _NotAlike(Exception):
+    """A step finds or leaves blocks that another one does not."""
+
+
+ORDER = "order"
+"""``choice`` of a range in a record: a loader shuffles without a seed."""
+
+ORDERS = 3
+"""Other orders that are replayed."""
+
+
+def other_orders(traces: Mapping[int, Trace]) -> list[dict[int, Trace]]:
+    """Return the traces of the ranks in other orders of their epochs; empty where each run has the same order."""
+    if not any(trace.order and trace.order.is_random and len(trace.order.sizes) > 1 for trace in traces.values()):
+        return []
+    orders = range(1, ORDERS + 1)
+    return [{rank: with_whole_epoch(trace, shuffled_by=seed) for rank, trace in traces.items()} for seed in orders]
+
+
+def with_whole_epoch(trace: Trace, shuffled_by: int | None = None) -> Trace:
+    """Return the trace with all steps of its epoch, as far as they are replayed, and with their number in ``epochs``.
+
+    Returns ``trace`` itself if no step was left out, or if the steps are not alike. ``shuffled_by``: seed of another
+    order of the epoch.
+    """
+    order = trace.order
+    if order is None or len(trace.steps) < order.steps_before + len(order.ran) * order.steps:
+        return trace
+    try:
+        return _Epoch(trace, order).whole(shuffled_by)
+    except _NotAlike:
+        return trace
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Events of a part of the run that is copied, with the pieces that its BeginPhase events begin.
+
+    ``finds``: blocks that it frees and has not made, ``leaves``: blocks that it makes and does not free, each key ->
+    origin, the oldest first. ``requests``: number of requests for device memory before it.
+    """
+
+    trace: Trace
+    indices: list[int]  # of its events in the trace
+    pieces: list[Piece]
+    finds: Mapping[int, tuple]
+    leaves: Mapping[int, tuple]
+    requests: int
+
+    @cached_property
+    def events(self) -> list[Event]:
+        return [self.trace.events[index] for index in self.indices]
+
+    @property
+    def phase(self) -> str:
+        begin: Any = self.events[0]  # a BeginPhase event
+        return self.trace.phases[begin.phase].removeprefix("first_")
+
+    @cached_property
+    def nbytes(self) -> np.ndarray:
+        """The size of each block that it makes."""
+        return np.array([event.nbytes for event in self.events if isinstance(event, MAKE)], dtype=np.int64)
+
+    @cached_property
+    def form(self) -> list[tuple]:
+        """The kinds of its events, and which of its own blocks they name: equal in parts that differ in sizes alone."""
+        numbers = {key: number for number, key in enumerate(made(self.events))}
+        return [(type(event), numbers.get(getattr(event, "key", None))) for event in self.events]
+
+    def batches(self, number: int) -> list[int]:
+        """Return for each block that it makes the batch whose forward or backward pass makes it, of ``number`` batches.
+
+        A forward pass after a backward pass begins the next batch.
+        """
+        found, batch, phase = [], 0, ""
+        for event in self.events:
+            if isinstance(event, BeginPhase):
+                before, phase = phase, self.trace.phases[event.phase].removeprefix("first_") or phase
+                batch += (before, phase) == ("backward", "forward")
+            elif isinstance(event, MAKE):
+                found.append(min(batch, number - 1))
+        return found
+
+
+class _Epoch:
+    """A run whose steps are replayed: its events and pieces so far, and the allocator that they lead to.
+
+    ``_left``: block that a step has left -> origin, the oldest first.
+    """
+
+    def __init__(self, trace: Trace, order: EpochOrder):
+        self._trace, self._order, self._phases = trace, order, list(trace.phases)
+        self._origins = {event.key: origin(trace, event) for event in trace.events if isinstance(event, MAKE)}
+        self._bytes = {event.key: event.nbytes for event in trace.events if isinstance(event, MAKE)}
+        self._begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
+        windows = [self._pieces_of(number) for number in range(len(order.ran))]
+        self._cut, self._last = windows[order.given][0], windows[-1][0]
+        self._windows = [self._part(pieces) for pieces in windows]
+        self._beside = [
+            self._part(pieces)
+            for is_beside, each in groupby(range(windows[0][0], len(trace.pieces)), self._is_beside)
+            if is_beside and (pieces := list(each))
+        ]
+        every = order.every or {}
+        self._planned_parts = sorted(
+            (part for part in self._beside if part.phase in every), key=lambda part: len(part.nbytes)
+        )
+        self._planned = {part.phase: part for part in self._planned_parts}  # of several, the one with most blocks
+        self._check_alike()
+        self._allocator, self._alive = CachingAllocator(parse(trace.allocator_conf)), set[int]()
+        self._left: dict[int, tuple] = {}
+        self._events: list[Event] = []
+        self._pieces = trace.pieces[: self._cut]
+        self._requests = 0
+        self._new_keys = count(1 + max(self._origins))
+        for index, event in enumerate(trace.events[: self._begins[self._cut]]):
+            is_of_a_window = index >= self._windows[order.given - 1].indices[0]
+            self._add(event, self._origins[event.key] if isinstance(event, MAKE) and is_of_a_window else None)
+
+    # --- parts of the run
+
+    def _pieces_of(self, window: int) -> list[int]:
+        first = self._order.steps_before + window * self._order.steps + 1
+        steps = range(first, first + self._order.steps)
+        return [number for number, piece in enumerate(self._trace.pieces) if piece.step in steps]
+
+    def _is_beside(self, piece: int) -> bool:
+        return self._trace.pieces[piece].step is None
+
+    def _part(self, pieces: Sequence[int]) -> _Part:
+        ends = [*self._begins[1:], len(self._trace.events)]
+        indices = [index for piece in pieces for index in range(self._begins[piece], ends[piece])]
+        events = [self._trace.events[index] for index in indices]
+        own, freed = set(made(events)), {event.key for event in events if isinstance(event, FREE)}
+        return _Part(
+            self._trace,
+            indices,
+            [self._trace.pieces[piece] for piece in pieces],
+            finds={key: self._origins[key] for key in sorted(freed - own)},
+            leaves={key: self._origins[key] for key in sorted(own - freed)},
+            requests=sum(isinstance(event, Alloc) for event in self._trace.events[: indices[0]]),
+        )
+
+    def _check_alike(self) -> None:
+        """Leave out the first windows that are not like the last one. Raises :class:`_NotAlike` if another is not."""
+        kept = self._windows[-1].leaves
+        is_like = [self._are_alike(kept, part.leaves, part.finds) for part in self._windows]
+        if not all(is_like[self._order.given :]):
+            raise _NotAlike
+        is_like[0] = False  # it makes what stays
+        pairs = zip(self._windows, self._order.ran, is_like, strict=True)
+        self._sources = {number: part for part, (_, number), is_alike in pairs if is_alike}
+
+    def _are_alike(self, kept: Mapping[int, tuple], *others: Mapping[int, tuple]) -> bool:
+        return all(self._missing(kept, each) + self._missing(each, kept) < DIFFERENT_BYTES for each in others)
+
+    def _missing(self, blocks: Mapping[int, tuple], others: Mapping[int, tuple]) -> int:
+        """Return the bytes of the blocks without a counterpart among the others."""
+        return sum(self._bytes[key] for key in blocks.keys() - matched(blocks, others).keys())
+
+    # --- the whole run
+
+    def whole(self, shuffled_by: int | None) -> Trace:
+        """Return the trace of the run with its epoch, in the order of the run or in another one."""
+        order = self._order
+        windows = [(place, number) for place, number in order.order if place >= order.given]
+        if shuffled_by is not None:
+            numbers = [number for _, number in windows]
+            random.Random(shuffled_by).shuffle(numbers)
+            windows = [(place, number) for (place, _), number in zip(windows, numbers, strict=True)]
+        has_last = windows[-1:] == [(order.windows - 1, order.ran[-1][1])]  # the run itself ends with such a window
+        units = list(self._units(windows[:-1] if has_last else windows))
+        done = self._replay(units)
+        replayed = order.given + has_last + sum(isinstance(what, int) for what, _ in units[:done])
+        self._play_others({what for what, _ in units[:done]})
+        begin, end = len(self._events), self._end()
+        self._play(end)
+        return self._with_marks(begin, end, {"steps": order.windows * order.steps, "replayed": replayed * order.steps})
+
+    def _units(self, windows: Sequence[tuple[int, int]]) -> Iterator[tuple[int | str, int]]:
+        """Yield all units after the first windows: the index of a window's sizes or a phase beside steps; its place."""
+        order = self._order
+        for place, number in [(order.given - 1, None), *windows]:
+            if number is not None:
+                yield number, place
+            before = order.steps_before + place * order.steps
+            steps = range(before + 1, before + order.steps + 1)
+            for phase, every in (order.every or {}).items():
+                if phase in self._planned and place < order.windows - 1 and any(step % every == 0 for step in steps):
+                    yield phase, place
+
+    def _replay(self, units: Sequence[tuple[int | str, int]]) -> int:
+        """Replay the units until there are too many events; return the number of those that are done.
+
+        Where the allocator is as it was before an earlier unit, and equal units follow, these change nothing more.
+        """
+        seen: dict[Any, int] = {}
+        at, most = 0, len(self._events) + MOST_EVENTS
+        while at < len(units) and len(self._events) < most:
+            layout = self._allocator.layout(self._left)
+            if (before := seen.get(layout)) is not None:
+                pairs = zip(units[at:], units[before:], strict=False)
+                equal = sum(1 for _ in takewhile(lambda pair: pair[0][0] == pair[1][0], pairs))
+                at += equal // (at - before) * (at - before)
+            seen[layout] = at
+            if at < len(units):
+                what, place = units[at]
+                part, nbytes = (self._planned[what], None) if isinstance(what, str) else self._source(what)
+                self._play(part, nbytes, place)
+                at += 1
+        return at
+
+    def _play_others(self, replayed: Collection[int | str]) -> None:
+        """Replay what has run between the first windows and the last one, if it is not among what was replayed."""
+        order = self._order
+        pairs = [*zip(self._windows, order.ran, strict=True)][order.given : -1]
+        others = [(part, place) for part, (place, number) in pairs if number not in replayed]
+        begin, end = self._begins[self._cut], self._begins[self._last]
+        beside = [part for part in self._beside if begin < part.indices[0] < end and part.phase not in self._planned]
+        for part, place in (*others, *((part, None) for part in beside)):
+            self._play(part, place=place)
+
+    def _end(self) -> _Part:
+        """Return the last window and all that follows, without what a Trainer plans elsewhere."""
+        last = self._windows[-1].indices
+        planned = {each for part in self._planned_parts if part.indices[0] < last[-1] for each in part.indices}
+        return self._part(
+            [piece for piece in range(self._last, len(self._begins)) if self._begins[piece] not in planned]
+        )
+
+    def _source(self, number: int) -> tuple[_Part, np.ndarray | None]:
+        """Return the window to copy for one with these sizes, and the bytes of the blocks that the copy makes."""
+        if number in self._sources:
+            return self._sources[number], None
+        sizes = self._order.sizes
+        elements = {each: sum(batch[0] for batch in sizes[each]) for each in (number, *self._sources)}
+        larger = [each for each in self._sources if elements[each] >= elements[number]]
+        base = min(larger, key=elements.__getitem__) if larger else max(self._sources, key=elements.__getitem__)
+        like = {each: part for each, part in self._sources.items() if part.form == self._sources[base].form}
+        batches = self._sources[base].batches(len(sizes[number]))
+        measures = np.array([sizes[each] for each in (number, *like)], dtype=float)[:, batches]
+        return self._sources[base], sizes_at(measures[0], measures[1:], np.stack([p.nbytes for p in like.values()]))
+
+    # --- events
+
+    def _play(self, part: _Part, nbytes: np.ndarray | None = None, place: int | None = None) -> None:
+        """Append a copy of a part. ``nbytes``: of the blocks that it makes. ``place``: of a window in the epoch."""
+        keys = {key: key for key in part.finds if key in self._alive}
+        others = {key: value for key, value in self._left.items() if key not in keys}
+        keys |= matched({key: value for key, value in part.finds.items() if key not in keys}, others)
+        if place is not None and sum(self._bytes[key] for key in part.finds if key not in keys) >= DIFFERENT_BYTES:
+            raise _NotAlike
+        sizes, pieces = iter((part.nbytes if nbytes is None else nbytes).tolist()), iter(part.pieces)
+        shift = self._requests - part.requests
+        event: Any
+        for event in part.events:
+            where = None
+            if isinstance(event, MAKE):
+                where = self._origins[event.key]
+                keys[event.key] = next(self._new_keys)
+                event = event._replace(key=keys[event.key], nbytes=next(sizes))
+            elif isinstance(event, OF_A_BLOCK):
+                key = keys.get(event.key, event.key)
+                event = event._replace(key=key) if key in self._alive else NOTHING
+            elif isinstance(event, Synchronize):
+                event = Synchronize(max(event.requests + shift, 0))
+            elif isinstance(event, BeginPhase):
+                event = self._begin_piece(event, next(pieces), place, part.pieces[0].step)
+            self._add(event, where)
+
+    def _begin_piece(self, event: BeginPhase, piece: Piece, place: int | None, first: int | None) -> BeginPhase:
+        """Add a piece of a part. ``first``: the first step of the part."""
+        if place is None:
+            self._pieces.append(piece)
+            return event
+        name = self._trace.phases[event.phase].removeprefix("first_")
+        if name not in self._phases:
+            self._phases.append(name)
+        if piece.step is not None:
+            step = self._order.steps_before + place * self._order.steps + 1 + piece.step - first
+            piece = replace(piece, step_of_epoch=step)
+        self._pieces.append(piece)
+        return BeginPhase(self._phases.index(name))
+
+    def _add(self, event: Event, where: tuple | None) -> None:
+        """Append an event. ``where``: origin of a block that a step makes."""
+        apply(event, self._allocator)
+        if isinstance(event, MAKE):
+            self._alive.add(event.key)
+            if where is not None:
+                self._left[event.key] = where
+        elif isinstance(event, FREE):
+            self._alive.discard(event.key)
+            self._left.pop(event.key, None)
+        self._requests += isinstance(event, Alloc)
+        self._events.append(event)
+
+    def _with_marks(self, begin: int, end: _Part, counts: Mapping[str, int]) -> Trace:
+        """Return the new trace. ``begin``: index of the first event of its ``end``. ``counts``: of steps."""
+        trace = self._trace
+        first, last = self._begins[self._cut], self._begins[self._last]
+
+        def moved(index: int) -> int:
+            return min(index, first) if index < last else begin + bisect_left(end.indices, index)
+
+        training = next((epoch for epoch in trace.epochs if epoch["purpose"] == "training"), None)
+        return replace(
+            trace,
+            events=self._events,
+            pieces=self._pieces,
+            phases=self._phases,
+            steps=list(map(moved, trace.steps)),
+            events_before=list(map(moved, trace.events_before)),
+            appearances=[each._replace(event=moved(each.event)) for each in trace.appearances],
+            epochs=[{**epoch, **counts} if epoch is training else epoch for epoch in trace.epochs],
+            order=None,
+        )
+
+
+def sizes_at(wanted: np.ndarray, measures: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the bytes of blocks for batches between or beside those of a few steps that make the same blocks.
+
+    ``sizes``: a row for each step, a column for each block. ``measures``: of the batch of each block in each step,
+    ``wanted``: of its batch here. A size that is a multiple of one measure in all steps stays so; any other lies on the
+    line through the steps with the fewest and the most elements.
+    """
+    columns, elements = np.arange(sizes.shape[1]), measures[:, :, 0]
+    low, high = elements.argmin(axis=0), elements.argmax(axis=0)
+    largest, measure = sizes[high, columns].astype(float), measures[high, columns]
+    span = np.maximum(elements[high, columns] - elements[low, columns], 1)
+    slope = (largest - sizes[low, columns]) / span
+    found = largest + slope * (wanted[:, 0] - elements[high, columns])
+    for number in reversed(range(wanted.shape[1])):  # the number of elements decides where it fits
+        own, top = measures[:, :, number], measure[:, number]
+        varies = (own.max(axis=0) > own.min(axis=0)) & (top > 0)
+        fits = varies & np.isclose(sizes * top, largest * own, rtol=1e-9).all(axis=0)
+        found = np.where(fits, largest * wanted[:, number] / np.maximum(top, 1), found)
+    return np.maximum(np.rint(found), np.minimum(sizes.min(axis=0), 1)).astype(np.int64)
