@@ -8,10 +8,12 @@ frees blocks that the step before it has left: a copy frees those of the same or
 
 import random
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count, groupby, takewhile
+from itertools import chain, count, islice, takewhile
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,8 @@ import numpy as np
 from memlab.core.sizes import MIB
 from memlab.predict.allocator import CachingAllocator, parse
 from memlab.predict.trace.epoch_batches import EpochOrder
-from memlab.predict.trace.events import FREE, MAKE, OF_A_BLOCK, Alloc, BeginPhase, Event, Synchronize, made
+from memlab.predict.trace.events import FREE, MAKE, OF_A_BLOCK, Alloc, BeginPhase, Event, HostAlloc, Synchronize, made
+from memlab.predict.trace.reduction_scratch import scratch_of
 from memlab.predict.trace.shared_launch import matched, origin
 from memlab.predict.trace.trace_format import Piece, Trace, apply
 
@@ -28,6 +31,8 @@ MOST_EVENTS = 500_000
 
 DIFFERENT_BYTES = MIB
 """Steps are alike if the blocks that one finds or leaves and the other does not have fewer bytes."""
+
+NO_OTHERS: Mapping[int, Sequence[int]] = MappingProxyType({})
 
 NOTHING = Synchronize(0)
 """Stands for an event of a small block that the copies before it have not left."""
@@ -92,15 +97,19 @@ class _Part:
         return self.trace.phases[begin.phase].removeprefix("first_")
 
     @cached_property
-    def nbytes(self) -> np.ndarray:
-        """The size of each block that it makes."""
-        return np.array([event.nbytes for event in self.events if isinstance(event, MAKE)], dtype=np.int64)
+    def amounts(self) -> list[tuple[int, ...]]:
+        """What the size of each block that it makes follows from: the fields of a sum, or the size itself."""
+        return [_amounts(event) for event in self.events if isinstance(event, MAKE)]
 
     @cached_property
     def form(self) -> list[tuple]:
-        """The kinds of its events, and which of its own blocks they name: equal in parts that differ in sizes alone."""
+        """What its events do to which of its own blocks: equal in parts that differ in sizes alone."""
         numbers = {key: number for number, key in enumerate(made(self.events))}
-        return [(type(event), numbers.get(getattr(event, "key", None))) for event in self.events]
+        return [
+            (type(event), numbers.get(event.key), getattr(event, "reduction", None) is None)
+            for event in self.events
+            if isinstance(event, OF_A_BLOCK)
+        ]
 
     def batches(self, number: int) -> list[int]:
         """Return for each block that it makes the batch whose forward or backward pass makes it, of ``number`` batches.
@@ -127,50 +136,68 @@ class _Epoch:
         self._trace, self._order, self._phases = trace, order, list(trace.phases)
         self._origins = {event.key: origin(trace, event) for event in trace.events if isinstance(event, MAKE)}
         self._bytes = {event.key: event.nbytes for event in trace.events if isinstance(event, MAKE)}
-        self._begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
-        windows = [self._pieces_of(number) for number in range(len(order.ran))]
-        self._cut, self._last = windows[order.given][0], windows[-1][0]
-        self._windows = [self._part(pieces) for pieces in windows]
-        self._beside = [
-            self._part(pieces)
-            for is_beside, each in groupby(range(windows[0][0], len(trace.pieces)), self._is_beside)
-            if is_beside and (pieces := list(each))
-        ]
+        begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
+        self._piece_at = dict(zip(begins, trace.pieces, strict=True))
+        windows, beside = self._cut()
+        self._windows = list(map(self._part, windows))
+        self._beside = list(map(self._part, beside))
+        self._first, self._last = windows[order.given - 1][-1] + 1, windows[-1][0]
         every = order.every or {}
         self._planned_parts = sorted(
-            (part for part in self._beside if part.phase in every), key=lambda part: len(part.nbytes)
+            (part for part in self._beside if part.phase in every), key=lambda part: len(part.amounts)
         )
         self._planned = {part.phase: part for part in self._planned_parts}  # of several, the one with most blocks
         self._check_alike()
         self._allocator, self._alive = CachingAllocator(parse(trace.allocator_conf)), set[int]()
         self._left: dict[int, tuple] = {}
         self._events: list[Event] = []
-        self._pieces = trace.pieces[: self._cut]
+        self._pieces = [piece for index, piece in self._piece_at.items() if index < self._first]
         self._requests = 0
         self._new_keys = count(1 + max(self._origins))
-        for index, event in enumerate(trace.events[: self._begins[self._cut]]):
+        for index, event in enumerate(trace.events[: self._first]):
             is_of_a_window = index >= self._windows[order.given - 1].indices[0]
             self._add(event, self._origins[event.key] if isinstance(event, MAKE) and is_of_a_window else None)
 
     # --- parts of the run
 
-    def _pieces_of(self, window: int) -> list[int]:
-        first = self._order.steps_before + window * self._order.steps + 1
-        steps = range(first, first + self._order.steps)
-        return [number for number, piece in enumerate(self._trace.pieces) if piece.step in steps]
+    def _cut(self) -> tuple[list[list[int]], list[list[int]]]:
+        """Return the indices of the events of each window that ran, and of each part beside steps after the first step.
 
-    def _is_beside(self, piece: int) -> bool:
-        return self._trace.pieces[piece].step is None
+        What a step frees before its first request, such as gradients, belongs to the step before: an evaluation between
+        them comes after that.
+        """
+        order = self._order
+        windows: dict[int, list[int]] = defaultdict(list)
+        beside: list[list[int]] = []
+        window, goes_on = -1, False
+        for index in range(len(self._trace.events)):
+            if (piece := self._piece_at.get(index)) is not None:
+                goes_on = piece.step is None and goes_on
+                window = -1 if piece.step is None else (piece.step - 1 - order.steps_before) // order.steps
+            if window >= 0:
+                windows[window].append(index)
+            elif windows and not goes_on:
+                beside.append([])
+                goes_on = True
+            if goes_on:
+                beside[-1].append(index)
+        found = [windows[number] for number in range(len(order.ran) + 1)]
+        leads = [self._lead(indices) for indices in found]
+        leads[-1] = leads[-1][: len(leads[-2])]  # after the last step, a script may end and free everything
+        return [[*found[number][len(leads[number]) :], *leads[number + 1]] for number in range(len(order.ran))], beside
 
-    def _part(self, pieces: Sequence[int]) -> _Part:
-        ends = [*self._begins[1:], len(self._trace.events)]
-        indices = [index for piece in pieces for index in range(self._begins[piece], ends[piece])]
+    def _lead(self, indices: Sequence[int]) -> list[int]:
+        """Return the first of the indices, without a gap, until the first request."""
+        consecutive = takewhile(lambda pair: pair[0] == pair[1], zip(indices, count(*indices[:1]), strict=False))
+        return list(takewhile(lambda i: not isinstance(self._trace.events[i], MAKE), (i for i, _ in consecutive)))
+
+    def _part(self, indices: list[int]) -> _Part:
         events = [self._trace.events[index] for index in indices]
         own, freed = set(made(events)), {event.key for event in events if isinstance(event, FREE)}
         return _Part(
             self._trace,
             indices,
-            [self._trace.pieces[piece] for piece in pieces],
+            [self._piece_at[index] for index in indices if index in self._piece_at],
             finds={key: self._origins[key] for key in sorted(freed - own)},
             leaves={key: self._origins[key] for key in sorted(own - freed)},
             requests=sum(isinstance(event, Alloc) for event in self._trace.events[: indices[0]]),
@@ -203,13 +230,14 @@ class _Epoch:
             numbers = [number for _, number in windows]
             random.Random(shuffled_by).shuffle(numbers)
             windows = [(place, number) for (place, _), number in zip(windows, numbers, strict=True)]
-        has_last = windows[-1:] == [(order.windows - 1, order.ran[-1][1])]  # the run itself ends with such a window
-        units = list(self._units(windows[:-1] if has_last else windows))
+        has_last = bool(windows) and windows[-1][0] == order.windows - 1
+        last = windows.pop()[1] if has_last else order.ran[-1][1]
+        units = list(self._units(windows))
         done = self._replay(units)
         replayed = order.given + has_last + sum(isinstance(what, int) for what, _ in units[:done])
         self._play_others({what for what, _ in units[:done]})
         begin, end = len(self._events), self._end()
-        self._play(end)
+        self._play(end, self._amounts_of(last, like=order.ran[-1][1]))
         return self._with_marks(begin, end, {"steps": order.windows * order.steps, "replayed": replayed * order.steps})
 
     def _units(self, windows: Sequence[tuple[int, int]]) -> Iterator[tuple[int | str, int]]:
@@ -240,8 +268,11 @@ class _Epoch:
             seen[layout] = at
             if at < len(units):
                 what, place = units[at]
-                part, nbytes = (self._planned[what], None) if isinstance(what, str) else self._source(what)
-                self._play(part, nbytes, place)
+                if isinstance(what, str):
+                    self._play(self._planned[what])
+                else:
+                    like = self._nearest(what)
+                    self._play(self._sources[like], self._amounts_of(what, like), place)
                 at += 1
         return at
 
@@ -250,8 +281,8 @@ class _Epoch:
         order = self._order
         pairs = [*zip(self._windows, order.ran, strict=True)][order.given : -1]
         others = [(part, place) for part, (place, number) in pairs if number not in replayed]
-        begin, end = self._begins[self._cut], self._begins[self._last]
-        beside = [part for part in self._beside if begin < part.indices[0] < end and part.phase not in self._planned]
+        between = [part for part in self._beside if self._first <= part.indices[0] < self._last]
+        beside = [part for part in between if part.phase not in self._planned]
         for part, place in (*others, *((part, None) for part in beside)):
             self._play(part, place=place)
 
@@ -259,48 +290,70 @@ class _Epoch:
         """Return the last window and all that follows, without what a Trainer plans elsewhere."""
         last = self._windows[-1].indices
         planned = {each for part in self._planned_parts if part.indices[0] < last[-1] for each in part.indices}
-        return self._part(
-            [piece for piece in range(self._last, len(self._begins)) if self._begins[piece] not in planned]
-        )
+        end = self._part([index for index in range(self._last, len(self._trace.events)) if index not in planned])
+        later = (self._order.windows - len(self._order.ran)) * self._order.steps
+        steps = [None if piece.step is None else piece.step + later for piece in end.pieces]
+        pieces = [replace(piece, step_of_epoch=step) for piece, step in zip(end.pieces, steps, strict=True)]
+        return replace(end, pieces=pieces)
 
-    def _source(self, number: int) -> tuple[_Part, np.ndarray | None]:
-        """Return the window to copy for one with these sizes, and the bytes of the blocks that the copy makes."""
-        if number in self._sources:
-            return self._sources[number], None
+    def _nearest(self, number: int) -> int:
+        """Return the sizes of the window that is copied for one with other sizes, ``number``: the next larger one of
+        those whose sizes say how others follow."""
         sizes = self._order.sizes
-        elements = {each: sum(batch[0] for batch in sizes[each]) for each in (number, *self._sources)}
-        larger = [each for each in self._sources if elements[each] >= elements[number]]
-        base = min(larger, key=elements.__getitem__) if larger else max(self._sources, key=elements.__getitem__)
-        like = {each: part for each, part in self._sources.items() if part.form == self._sources[base].form}
-        batches = self._sources[base].batches(len(sizes[number]))
-        measures = np.array([sizes[each] for each in (number, *like)], dtype=float)[:, batches]
-        return self._sources[base], sizes_at(measures[0], measures[1:], np.stack([p.nbytes for p in like.values()]))
+
+        def distance(other: int) -> tuple[bool, bool, bool, int]:
+            more = sum(batch[0] for batch in sizes[other]) - sum(batch[0] for batch in sizes[number])
+            return other != number, len(self._alike(other)) == 1, more < 0, abs(more)
+
+        return min(self._sources, key=distance)
+
+    def _alike(self, number: int) -> list[int]:
+        """Return the sizes of all windows whose events differ from those of one of them in sizes alone."""
+        form = self._sources[number].form
+        return [each for each, part in self._sources.items() if part.form == form]
+
+    def _amounts_of(self, number: int, like: int) -> dict[int, list[int]]:
+        """Return the amounts of the blocks of a window with the sizes ``number``, by keys in the window ``like``."""
+        if number == like:
+            return {}
+        sizes, alike, base = self._order.sizes, self._alike(like), self._sources[like]
+        of_blocks = zip(base.batches(len(sizes[number])), base.amounts, strict=True)
+        batches = [batch for batch, amounts in of_blocks for _ in amounts]
+        measures = np.array([sizes[each] for each in (number, *alike)], dtype=float)[:, batches]
+        known = np.array([list(chain.from_iterable(self._sources[each].amounts)) for each in alike], dtype=np.int64)
+        rest = iter(amounts_at(measures[0], measures[1:], known).tolist())
+        keys = zip(made(base.events), base.amounts, strict=True)
+        return {key: list(islice(rest, len(amounts))) for key, amounts in keys}
 
     # --- events
 
-    def _play(self, part: _Part, nbytes: np.ndarray | None = None, place: int | None = None) -> None:
-        """Append a copy of a part. ``nbytes``: of the blocks that it makes. ``place``: of a window in the epoch."""
+    def _play(self, part: _Part, amounts: Mapping[int, Sequence[int]] = NO_OTHERS, place: int | None = None) -> None:
+        """Append a copy of a part. ``amounts``: of the blocks that are of another size in it. ``place``: of a window in
+        the epoch."""
         keys = {key: key for key in part.finds if key in self._alive}
         others = {key: value for key, value in self._left.items() if key not in keys}
         keys |= matched({key: value for key, value in part.finds.items() if key not in keys}, others)
         if place is not None and sum(self._bytes[key] for key in part.finds if key not in keys) >= DIFFERENT_BYTES:
             raise _NotAlike
-        sizes, pieces = iter((part.nbytes if nbytes is None else nbytes).tolist()), iter(part.pieces)
+        pieces = iter(part.pieces)
+        first = min((piece.step for piece in part.pieces if piece.step), default=None)
         shift = self._requests - part.requests
         event: Any
         for event in part.events:
             where = None
             if isinstance(event, MAKE):
                 where = self._origins[event.key]
-                keys[event.key] = next(self._new_keys)
-                event = event._replace(key=keys[event.key], nbytes=next(sizes))
+                new = keys[event.key] = next(self._new_keys)
+                if event.key in amounts:
+                    event = _with_amounts(event, amounts[event.key])
+                event = event._replace(key=new)
             elif isinstance(event, OF_A_BLOCK):
                 key = keys.get(event.key, event.key)
                 event = event._replace(key=key) if key in self._alive else NOTHING
             elif isinstance(event, Synchronize):
                 event = Synchronize(max(event.requests + shift, 0))
             elif isinstance(event, BeginPhase):
-                event = self._begin_piece(event, next(pieces), place, part.pieces[0].step)
+                event = self._begin_piece(event, next(pieces), place, first)
             self._add(event, where)
 
     def _begin_piece(self, event: BeginPhase, piece: Piece, place: int | None, first: int | None) -> BeginPhase:
@@ -333,10 +386,9 @@ class _Epoch:
     def _with_marks(self, begin: int, end: _Part, counts: Mapping[str, int]) -> Trace:
         """Return the new trace. ``begin``: index of the first event of its ``end``. ``counts``: of steps."""
         trace = self._trace
-        first, last = self._begins[self._cut], self._begins[self._last]
 
         def moved(index: int) -> int:
-            return min(index, first) if index < last else begin + bisect_left(end.indices, index)
+            return min(index, self._first) if index < self._last else begin + bisect_left(end.indices, index)
 
         training = next((epoch for epoch in trace.epochs if epoch["purpose"] == "training"), None)
         return replace(
@@ -352,22 +404,33 @@ class _Epoch:
         )
 
 
-def sizes_at(wanted: np.ndarray, measures: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the bytes of blocks for batches between or beside those of a few steps that make the same blocks.
+def _amounts(event: Alloc | HostAlloc) -> tuple[int, ...]:
+    return getattr(event, "reduction", None) or (event.nbytes,)
 
-    ``sizes``: a row for each step, a column for each block. ``measures``: of the batch of each block in each step,
-    ``wanted``: of its batch here. A size that is a multiple of one measure in all steps stays so; any other lies on the
-    line through the steps with the fewest and the most elements.
+
+def _with_amounts(event: Any, amounts: Sequence[int]) -> Any:
+    if getattr(event, "reduction", None) is None:
+        return event._replace(nbytes=amounts[0])
+    scratch = scratch_of(amounts)
+    return event._replace(nbytes=scratch.buffer_bytes, reduction=scratch)
+
+
+def amounts_at(wanted: np.ndarray, measures: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Return what the sizes of blocks follow from, for batches beside those of a few steps that make the same blocks.
+
+    ``known``: a row for each step, a column for each amount. ``measures``: of the batch behind each amount in each
+    step, ``wanted``: of its batch here. An amount that is a multiple of one measure in all steps stays so; any other
+    lies on the line through the steps with the fewest and the most elements.
     """
-    columns, elements = np.arange(sizes.shape[1]), measures[:, :, 0]
+    columns, elements = np.arange(known.shape[1]), measures[:, :, 0]
     low, high = elements.argmin(axis=0), elements.argmax(axis=0)
-    largest, measure = sizes[high, columns].astype(float), measures[high, columns]
+    largest, measure = known[high, columns].astype(float), measures[high, columns]
     span = np.maximum(elements[high, columns] - elements[low, columns], 1)
-    slope = (largest - sizes[low, columns]) / span
+    slope = (largest - known[low, columns]) / span
     found = largest + slope * (wanted[:, 0] - elements[high, columns])
     for number in reversed(range(wanted.shape[1])):  # the number of elements decides where it fits
         own, top = measures[:, :, number], measure[:, number]
         varies = (own.max(axis=0) > own.min(axis=0)) & (top > 0)
-        fits = varies & np.isclose(sizes * top, largest * own, rtol=1e-9).all(axis=0)
+        fits = varies & np.isclose(known * top, largest * own, rtol=1e-9).all(axis=0)
         found = np.where(fits, largest * wanted[:, number] / np.maximum(top, 1), found)
-    return np.maximum(np.rint(found), np.minimum(sizes.min(axis=0), 1)).astype(np.int64)
+    return np.maximum(np.rint(found), np.minimum(known.min(axis=0), 1)).astype(np.int64)
