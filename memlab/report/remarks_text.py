@@ -146,6 +146,9 @@ def _idle(record: Record) -> Iterator[str]:
 def _range(record: Record) -> Iterator[str]:
     """Write the range of the peak for each choice that depends on unknown values."""
     for found in (record.command or {}).get("ranges", []):
+        if found["choice"] == "order" and len(set(map(units.about, found["device_used_bytes"]))) > 1:
+            low, high = map(units.about, found["device_used_bytes"])
+            yield f"The loader shuffles without a seed: in other orders of the batches, it takes {low} to {high} GiB."
         if found["choice"] not in _ENDS:
             continue
         used, other = _ENDS[found["choice"]]
@@ -261,6 +264,11 @@ def read_ahead_sentences(record: Record) -> list[str]:
 
 def _of_epoch(epoch: Mapping[str, Any], steps: int | None) -> Iterator[str]:
     yield f"{_looked_at(epoch)}{_ran(epoch, steps)}."
+    if "replayed" in epoch:
+        is_whole = epoch["replayed"] == epoch["steps"]
+        part = "All" if is_whole else f"{epoch['replayed']:,} of the"
+        largest = "" if is_whole else "; those with the largest batches come after them"
+        yield f"{part} {epoch['steps']:,} optimizer steps of the epoch were replayed in their order{largest}."
     if epoch["failure"] is None and not epoch.get("is_shared") and epoch.get("ranks", 1) > 1:
         yield "The loader does not show which batches other ranks read: those of one rank were read."
 
@@ -283,7 +291,7 @@ def _looked_at(epoch: Mapping[str, Any]) -> str:
 def _ran(epoch: Mapping[str, Any], steps: int | None) -> str:
     """Write which of the batches ran besides the first ones. ``steps``: after which the run ended early."""
     if epoch["is_run_whole"]:
-        return "; all of them ran, because memory grows from batch to batch"
+        return f"; all of them ran{', because memory grows from batch to batch' * (epoch['purpose'] == 'evaluation')}"
     if not epoch["dearest"]:
         is_whole = epoch["batches"] is not None and epoch["batches_read"] >= epoch["batches"]
         return "; the first ones are the largest" if is_whole and epoch["batches"] > 1 and not epoch["failure"] else ""

@@ -2,8 +2,9 @@
 
 What the allocator reserves depends on the order of all steps. ``Trace.order`` has that order by the sizes of the
 batches (shadow/short_epochs.py). A step that was left out is a copy of one with equal batches. Where none has run, the
-sizes of its blocks follow from several steps that make the same blocks, or are those of the next larger step. A step
-frees blocks that the step before it has left: a copy frees those of the same origin (trace/shared_launch.py).
+sizes of its blocks follow from several steps that make the same blocks, or are those of the next larger step. Some of
+them hold the batch of the next step. A step frees blocks that the step before it has left: a copy frees those of the
+same origin (trace/shared_launch.py).
 """
 
 import random
@@ -26,7 +27,7 @@ from memlab.predict.trace.reduction_scratch import scratch_of
 from memlab.predict.trace.shared_launch import matched, origin
 from memlab.predict.trace.trace_format import Piece, Trace, apply
 
-MOST_EVENTS = 500_000
+MOST_EVENTS = 300_000
 """Events of copies after which the rest of an epoch is left out. Seconds would differ from prediction to prediction."""
 
 DIFFERENT_BYTES = MIB
@@ -36,6 +37,10 @@ NO_OTHERS: Mapping[int, Sequence[int]] = MappingProxyType({})
 
 NOTHING = Synchronize(0)
 """Stands for an event of a small block that the copies before it have not left."""
+
+
+_Sizes = tuple[int, int | None]
+"""Indices of the sizes of a window and of the next one; ``None``: not known."""
 
 
 class _NotAlike(Exception):
@@ -210,8 +215,9 @@ class _Epoch:
         if not all(is_like[self._order.given :]):
             raise _NotAlike
         is_like[0] = False  # it makes what stays
-        pairs = zip(self._windows, self._order.ran, is_like, strict=True)
-        self._sources = {number: part for part, (_, number), is_alike in pairs if is_alike}
+        sources = [each for each, is_source in enumerate(is_like) if is_source]
+        forms = [part.form for part in self._windows]
+        self._alike = {each: [other for other in sources if forms[other] == forms[each]] for each in sources}
 
     def _are_alike(self, kept: Mapping[int, tuple], *others: Mapping[int, tuple]) -> bool:
         return all(self._missing(kept, each) + self._missing(each, kept) < DIFFERENT_BYTES for each in others)
@@ -231,28 +237,33 @@ class _Epoch:
             random.Random(shuffled_by).shuffle(numbers)
             windows = [(place, number) for (place, _), number in zip(windows, numbers, strict=True)]
         has_last = bool(windows) and windows[-1][0] == order.windows - 1
-        last = windows.pop()[1] if has_last else order.ran[-1][1]
         units = list(self._units(windows))
         done = self._replay(units)
-        replayed = order.given + has_last + sum(isinstance(what, int) for what, _ in units[:done])
-        self._play_others({what for what, _ in units[:done]})
+        replayed = [what[0] for what, _ in units[:done] if not isinstance(what, str)]
+        self._play_others(replayed)
         begin, end = len(self._events), self._end()
-        self._play(end, self._amounts_of(last, like=order.ran[-1][1]))
-        return self._with_marks(begin, end, {"steps": order.windows * order.steps, "replayed": replayed * order.steps})
+        last = windows[-1][1] if has_last else order.ran[-1][1]
+        self._play(end, self._amounts_of((last, None), like=len(order.ran) - 1))
+        steps = order.steps * (order.given + len(replayed) + has_last)
+        return self._with_marks(begin, end, {"steps": order.steps * order.windows, "replayed": steps})
 
-    def _units(self, windows: Sequence[tuple[int, int]]) -> Iterator[tuple[int | str, int]]:
-        """Yield all units after the first windows: the index of a window's sizes or a phase beside steps; its place."""
+    def _units(self, windows: Sequence[tuple[int, int]]) -> Iterator[tuple[_Sizes | str, int]]:
+        """Yield all units between the first windows and the last one: a window's sizes or a phase beside steps; and its
+        place in the epoch."""
         order = self._order
-        for place, number in [(order.given - 1, None), *windows]:
+        of_next = [*(number for _, number in windows[1:]), None]
+        for (place, number), following in zip([(order.given - 1, None), *windows], [None, *of_next], strict=True):
+            if place == order.windows - 1:
+                return
             if number is not None:
-                yield number, place
+                yield (number, following), place
             before = order.steps_before + place * order.steps
             steps = range(before + 1, before + order.steps + 1)
             for phase, every in (order.every or {}).items():
-                if phase in self._planned and place < order.windows - 1 and any(step % every == 0 for step in steps):
+                if phase in self._planned and any(step % every == 0 for step in steps):
                     yield phase, place
 
-    def _replay(self, units: Sequence[tuple[int | str, int]]) -> int:
+    def _replay(self, units: Sequence[tuple[_Sizes | str, int]]) -> int:
         """Replay the units until there are too many events; return the number of those that are done.
 
         Where the allocator is as it was before an earlier unit, and equal units follow, these change nothing more.
@@ -271,12 +282,12 @@ class _Epoch:
                 if isinstance(what, str):
                     self._play(self._planned[what])
                 else:
-                    like = self._nearest(what)
-                    self._play(self._sources[like], self._amounts_of(what, like), place)
+                    like = self._nearest(*what)
+                    self._play(self._windows[like], self._amounts_of(what, like), place)
                 at += 1
         return at
 
-    def _play_others(self, replayed: Collection[int | str]) -> None:
+    def _play_others(self, replayed: Collection[int]) -> None:
         """Replay what has run between the first windows and the last one, if it is not among what was replayed."""
         order = self._order
         pairs = [*zip(self._windows, order.ran, strict=True)][order.given : -1]
@@ -296,31 +307,39 @@ class _Epoch:
         pieces = [replace(piece, step_of_epoch=step) for piece, step in zip(end.pieces, steps, strict=True)]
         return replace(end, pieces=pieces)
 
-    def _nearest(self, number: int) -> int:
-        """Return the sizes of the window that is copied for one with other sizes, ``number``: the next larger one of
-        those whose sizes say how others follow."""
+    def _nearest(self, number: int, following: int | None) -> int:
+        """Return the window to copy for one with these sizes: an equal one, or the next larger one of those whose sizes
+        say how others follow."""
         sizes = self._order.sizes
 
-        def distance(other: int) -> tuple[bool, bool, bool, int]:
-            more = sum(batch[0] for batch in sizes[other]) - sum(batch[0] for batch in sizes[number])
-            return other != number, len(self._alike(other)) == 1, more < 0, abs(more)
+        def distance(window: int) -> tuple[int, bool, bool, int]:
+            own, its_following = self._sizes_of(window)
+            more = sum(batch[0] for batch in sizes[own]) - sum(batch[0] for batch in sizes[number])
+            differ = (own != number) + ((own, its_following) != (number, following))
+            return differ, len(self._alike[window]) == 1, more < 0, abs(more)
 
-        return min(self._sources, key=distance)
+        return min(self._alike, key=distance)
 
-    def _alike(self, number: int) -> list[int]:
-        """Return the sizes of all windows whose events differ from those of one of them in sizes alone."""
-        form = self._sources[number].form
-        return [each for each, part in self._sources.items() if part.form == form]
+    def _sizes_of(self, window: int) -> _Sizes:
+        own, *following = (number for _, number in self._order.ran[window : window + 2])
+        return own, following[0] if following else None
 
-    def _amounts_of(self, number: int, like: int) -> dict[int, list[int]]:
-        """Return the amounts of the blocks of a window with the sizes ``number``, by keys in the window ``like``."""
-        if number == like:
+    def _amounts_of(self, wanted: _Sizes, like: int) -> dict[int, list[int]]:
+        """Return the amounts of the blocks of a window with the sizes ``wanted``, by keys in the window ``like``."""
+        if wanted == self._sizes_of(like):
             return {}
-        sizes, alike, base = self._order.sizes, self._alike(like), self._sources[like]
-        of_blocks = zip(base.batches(len(sizes[number])), base.amounts, strict=True)
-        batches = [batch for batch, amounts in of_blocks for _ in amounts]
-        measures = np.array([sizes[each] for each in (number, *alike)], dtype=float)[:, batches]
-        known = np.array([list(chain.from_iterable(self._sources[each].amounts)) for each in alike], dtype=np.int64)
+        base, alike = self._windows[like], self._alike[like]
+        number = len(self._order.sizes[wanted[0]])
+        of_blocks = zip(base.batches(number), base.amounts, strict=True)
+        batches = np.array([batch for batch, amounts in of_blocks for _ in amounts])
+        known = np.array([list(chain.from_iterable(self._windows[each].amounts)) for each in alike], dtype=float)
+        rows = [wanted, *map(self._sizes_of, alike)]
+        # Of a window and the next one. What follows the last one is not known.
+        sizes = np.array([[*self._order.sizes[a], *self._order.sizes[a if b is None else b]] for a, b in rows], float)
+        is_known = [following is not None for _, following in rows[1:]]
+        own, following = (sizes[1:, batches + ahead, 0] for ahead in (0, 1))
+        is_ahead = _follow(known[is_known], following[is_known]) & ~_follow(known, own)
+        measures = sizes[:, batches + is_ahead]
         rest = iter(amounts_at(measures[0], measures[1:], known).tolist())
         keys = zip(made(base.events), base.amounts, strict=True)
         return {key: list(islice(rest, len(amounts))) for key, amounts in keys}
@@ -408,6 +427,15 @@ def _amounts(event: Alloc | HostAlloc) -> tuple[int, ...]:
     return getattr(event, "reduction", None) or (event.nbytes,)
 
 
+def _follow(known: np.ndarray, measure: np.ndarray) -> np.ndarray:
+    """Return for each column whether the amounts are multiples of a measure that is not the same in all rows."""
+    if len(known) < 2:
+        return np.zeros(known.shape[1], dtype=bool)
+    columns, high = np.arange(known.shape[1]), measure.argmax(axis=0)
+    largest, top = known[high, columns], measure[high, columns]
+    return (measure.min(axis=0) < top) & np.isclose(known * top, largest * measure, rtol=1e-9).all(axis=0)
+
+
 def _with_amounts(event: Any, amounts: Sequence[int]) -> Any:
     if getattr(event, "reduction", None) is None:
         return event._replace(nbytes=amounts[0])
@@ -424,13 +452,11 @@ def amounts_at(wanted: np.ndarray, measures: np.ndarray, known: np.ndarray) -> n
     """
     columns, elements = np.arange(known.shape[1]), measures[:, :, 0]
     low, high = elements.argmin(axis=0), elements.argmax(axis=0)
-    largest, measure = known[high, columns].astype(float), measures[high, columns]
+    largest, measure = known[high, columns], measures[high, columns]
     span = np.maximum(elements[high, columns] - elements[low, columns], 1)
     slope = (largest - known[low, columns]) / span
     found = largest + slope * (wanted[:, 0] - elements[high, columns])
     for number in reversed(range(wanted.shape[1])):  # the number of elements decides where it fits
-        own, top = measures[:, :, number], measure[:, number]
-        varies = (own.max(axis=0) > own.min(axis=0)) & (top > 0)
-        fits = varies & np.isclose(known * top, largest * own, rtol=1e-9).all(axis=0)
-        found = np.where(fits, largest * wanted[:, number] / np.maximum(top, 1), found)
+        multiple = largest * wanted[:, number] / np.maximum(measure[:, number], 1)
+        found = np.where(_follow(known, measures[:, :, number]), multiple, found)
     return np.maximum(np.rint(found), np.minimum(known.min(axis=0), 1)).astype(np.int64)

@@ -37,6 +37,9 @@ from memlab.system.deadman import remove_folder
 VARIABLE = "MEMLAB_SIMULATION"
 """Names the folder with the request in every process of the command."""
 
+SEED = 1
+"""Seed of torch in a script that sets none itself, so that two predictions are equal."""
+
 _REQUEST, _REFUSAL, _STACK = "simulation.json", "refusal.txt", ".stack"
 
 

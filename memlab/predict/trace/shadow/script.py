@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 OLDEST_TORCH = (2, 11)
 """The oldest version of torch that predictions are tested with."""
 
-SEED = 1
-"""Of a script that sets no seed itself, so that two predictions are equal."""
-
 
 def prepare() -> None:
     """Give this process simulated GPUs as soon as it imports torch. A rank that is not needed ends here."""
@@ -91,7 +88,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from memlab.core.config import Config
     from memlab.core.config_experiment import Training
     from memlab.predict.trace import shadow_process
-    from memlab.predict.trace.run_command import own_folder
+    from memlab.predict.trace.run_command import SEED, own_folder
     from memlab.predict.trace.shadow import (
         beside_dispatcher,
         device,

@@ -22,10 +22,10 @@ from memlab.attach.rank_file import rank_number
 from memlab.attach.session import Session
 from memlab.core.sizes import MIB
 from memlab.predict.trace.epoch_batches import EpochOrder, ReadAhead, ShortEpoch, Window, dearest_windows
+from memlab.predict.trace.run_command import SEED
 from memlab.predict.trace.shadow.more_steps import MORE_STEPS, MoreSteps
 from memlab.predict.trace.shadow.read_ahead import read_ahead
 from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.predict.trace.shadow.script import SEED
 
 ORDINARY_STEPS = 2
 """Optimizer steps at the beginning of an epoch: the one that makes the optimizer's states, and one that finds them."""
