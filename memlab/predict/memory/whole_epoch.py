@@ -10,7 +10,7 @@ same origin (trace/shared_launch.py).
 import random
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count, islice, takewhile
@@ -146,31 +146,30 @@ class _Epoch:
         windows, beside = self._cut()
         self._windows = list(map(self._part, windows))
         self._beside = list(map(self._part, beside))
-        self._first, self._last = windows[order.given - 1][-1] + 1, windows[-1][0]
         every = order.every or {}
         self._planned_parts = sorted(
             (part for part in self._beside if part.phase in every), key=lambda part: len(part.amounts)
         )
         self._planned = {part.phase: part for part in self._planned_parts}  # of several, the one with most blocks
         self._check_alike()
+        # The second window is copied, too: it may have fetched a batch that follows it in the short run alone.
+        self._start = order.given - (order.given - 1 in self._alike)
+        self._first, self._last = windows[self._start][0], windows[-1][0]
         self._allocator, self._alive = CachingAllocator(parse(trace.allocator_conf)), set[int]()
         self._left: dict[int, tuple] = {}
         self._events: list[Event] = []
         self._pieces = [piece for index, piece in self._piece_at.items() if index < self._first]
         self._requests = 0
         self._new_keys = count(1 + max(self._origins))
-        for index, event in enumerate(trace.events[: self._first]):
-            is_of_a_window = index >= self._windows[order.given - 1].indices[0]
-            self._add(event, self._origins[event.key] if isinstance(event, MAKE) and is_of_a_window else None)
+        found = {key: where for part in self._windows for key, where in part.finds.items()}
+        for event in trace.events[: self._first]:
+            self._add(event, found.get(event.key) if isinstance(event, MAKE) else None)
 
     # --- parts of the run
 
     def _cut(self) -> tuple[list[list[int]], list[list[int]]]:
-        """Return the indices of the events of each window that ran, and of each part beside steps after the first step.
-
-        What a step frees before its first request, such as gradients, belongs to the step before: an evaluation between
-        them comes after that.
-        """
+        """Return the indices of the events of each window that ran, and of each part beside steps after the first
+        step."""
         order = self._order
         windows: dict[int, list[int]] = defaultdict(list)
         beside: list[list[int]] = []
@@ -186,15 +185,7 @@ class _Epoch:
                 goes_on = True
             if goes_on:
                 beside[-1].append(index)
-        found = [windows[number] for number in range(len(order.ran) + 1)]
-        leads = [self._lead(indices) for indices in found]
-        leads[-1] = leads[-1][: len(leads[-2])]  # after the last step, a script may end and free everything
-        return [[*found[number][len(leads[number]) :], *leads[number + 1]] for number in range(len(order.ran))], beside
-
-    def _lead(self, indices: Sequence[int]) -> list[int]:
-        """Return the first of the indices, without a gap, until the first request."""
-        consecutive = takewhile(lambda pair: pair[0] == pair[1], zip(indices, count(*indices[:1]), strict=False))
-        return list(takewhile(lambda i: not isinstance(self._trace.events[i], MAKE), (i for i, _ in consecutive)))
+        return [windows[number] for number in range(len(order.ran))], beside
 
     def _part(self, indices: list[int]) -> _Part:
         events = [self._trace.events[index] for index in indices]
@@ -231,59 +222,53 @@ class _Epoch:
     def whole(self, shuffled_by: int | None) -> Trace:
         """Return the trace of the run with its epoch, in the order of the run or in another one."""
         order = self._order
-        windows = [(place, number) for place, number in order.order if place >= order.given]
+        windows = [(place, number) for place, number in order.order if place >= self._start]
         if shuffled_by is not None:
-            numbers = [number for _, number in windows]
+            numbers = [number for place, number in windows if place >= order.given]
             random.Random(shuffled_by).shuffle(numbers)
-            windows = [(place, number) for (place, _), number in zip(windows, numbers, strict=True)]
+            windows[-len(numbers) :] = zip((place for place, _ in windows[-len(numbers) :]), numbers, strict=True)
         has_last = bool(windows) and windows[-1][0] == order.windows - 1
-        units = list(self._units(windows))
-        done = self._replay(units)
-        replayed = [what[0] for what, _ in units[:done] if not isinstance(what, str)]
-        self._play_others(replayed)
-        begin, end = len(self._events), self._end()
-        last = windows[-1][1] if has_last else order.ran[-1][1]
-        self._play(end, self._amounts_of((last, None), like=len(order.ran) - 1))
-        steps = order.steps * (order.given + len(replayed) + has_last)
-        return self._with_marks(begin, end, {"steps": order.steps * order.windows, "replayed": steps})
+        last = windows.pop()[1] if has_last else order.ran[-1][1]
+        done = self._replay(windows, last)
+        self._play_others([number for _, number in windows[:done]])
+        end = self._end()
+        phases = self._phases_before(order.windows - 1) if has_last and done == len(windows) else []
+        moved = self._play(end, self._amounts_of((last, None), like=len(order.ran) - 1), phases=phases)
+        steps = order.steps * (self._start + done + has_last)
+        return self._with_marks(end, moved, {"steps": order.steps * order.windows, "replayed": steps})
 
-    def _units(self, windows: Sequence[tuple[int, int]]) -> Iterator[tuple[_Sizes | str, int]]:
-        """Yield all units between the first windows and the last one: a window's sizes or a phase beside steps; and its
-        place in the epoch."""
+    def _phases_before(self, place: int) -> list[str]:
+        """Return the phases that a Trainer runs before the window at this place of the epoch."""
         order = self._order
-        of_next = [*(number for _, number in windows[1:]), None]
-        for (place, number), following in zip([(order.given - 1, None), *windows], [None, *of_next], strict=True):
-            if place == order.windows - 1:
-                return
-            if number is not None:
-                yield (number, following), place
-            before = order.steps_before + place * order.steps
-            steps = range(before + 1, before + order.steps + 1)
-            for phase, every in (order.every or {}).items():
-                if phase in self._planned and any(step % every == 0 for step in steps):
-                    yield phase, place
+        ends = range(order.steps_before + (place - 1) * order.steps + 1, order.steps_before + place * order.steps + 1)
+        every = {phase: steps for phase, steps in (order.every or {}).items() if phase in self._planned}
+        return [phase for phase, steps in every.items() if any(end % steps == 0 for end in ends)]
 
-    def _replay(self, units: Sequence[tuple[_Sizes | str, int]]) -> int:
-        """Replay the units until there are too many events; return the number of those that are done.
+    def _replay(self, windows: Sequence[tuple[int, int]], last: int) -> int:
+        """Replay windows, each place and sizes, until there are too many events; return the number of those that are
+        done. ``last``: sizes of the window behind them.
 
-        Where the allocator is as it was before an earlier unit, and equal units follow, these change nothing more.
+        Where the allocator is as it was before an earlier window, and equal ones follow, these change nothing more.
         """
+        following = [*(number for _, number in windows[1:]), last]
+        units = [
+            (number, behind, self._phases_before(place))
+            for (place, number), behind in zip(windows, following, strict=True)
+        ]
         seen: dict[Any, int] = {}
         at, most = 0, len(self._events) + MOST_EVENTS
         while at < len(units) and len(self._events) < most:
             layout = self._allocator.layout(self._left)
             if (before := seen.get(layout)) is not None:
                 pairs = zip(units[at:], units[before:], strict=False)
-                equal = sum(1 for _ in takewhile(lambda pair: pair[0][0] == pair[1][0], pairs))
+                equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
                 at += equal // (at - before) * (at - before)
             seen[layout] = at
             if at < len(units):
-                what, place = units[at]
-                if isinstance(what, str):
-                    self._play(self._planned[what])
-                else:
-                    like = self._nearest(*what)
-                    self._play(self._windows[like], self._amounts_of(what, like), place)
+                number, behind, phases = units[at]
+                place = windows[at][0]
+                like = place if place < self._order.given else self._nearest(number, behind)
+                self._play(self._windows[like], self._amounts_of((number, behind), like), place, phases)
                 at += 1
         return at
 
@@ -312,11 +297,11 @@ class _Epoch:
         say how others follow."""
         sizes = self._order.sizes
 
-        def distance(window: int) -> tuple[int, bool, bool, int]:
+        def distance(window: int) -> tuple[int, bool, bool, int, int]:
             own, its_following = self._sizes_of(window)
             more = sum(batch[0] for batch in sizes[own]) - sum(batch[0] for batch in sizes[number])
             differ = (own != number) + ((own, its_following) != (number, following))
-            return differ, len(self._alike[window]) == 1, more < 0, abs(more)
+            return differ, len(self._alike[window]) == 1, more < 0, abs(more), -window
 
         return min(self._alike, key=distance)
 
@@ -346,9 +331,18 @@ class _Epoch:
 
     # --- events
 
-    def _play(self, part: _Part, amounts: Mapping[int, Sequence[int]] = NO_OTHERS, place: int | None = None) -> None:
-        """Append a copy of a part. ``amounts``: of the blocks that are of another size in it. ``place``: of a window in
-        the epoch."""
+    def _play(
+        self,
+        part: _Part,
+        amounts: Mapping[int, Sequence[int]] = NO_OTHERS,
+        place: int | None = None,
+        phases: Sequence[str] = (),
+    ) -> list[int]:
+        """Append a copy of a part, and return the new indices of its events.
+
+        ``amounts``: of the blocks that are of another size in it. ``place``: of a window in the epoch. ``phases``:
+        beside steps, after what a window frees before its first request, such as gradients.
+        """
         keys = {key: key for key in part.finds if key in self._alive}
         others = {key: value for key, value in self._left.items() if key not in keys}
         keys |= matched({key: value for key, value in part.finds.items() if key not in keys}, others)
@@ -357,10 +351,14 @@ class _Epoch:
         pieces = iter(part.pieces)
         first = min((piece.step for piece in part.pieces if piece.step), default=None)
         shift = self._requests - part.requests
+        moved: list[int] = []
         event: Any
         for event in part.events:
             where = None
             if isinstance(event, MAKE):
+                for phase in phases:
+                    self._play(self._planned[phase])
+                phases = ()
                 where = self._origins[event.key]
                 new = keys[event.key] = next(self._new_keys)
                 if event.key in amounts:
@@ -373,7 +371,9 @@ class _Epoch:
                 event = Synchronize(max(event.requests + shift, 0))
             elif isinstance(event, BeginPhase):
                 event = self._begin_piece(event, next(pieces), place, first)
+            moved.append(len(self._events))
             self._add(event, where)
+        return moved
 
     def _begin_piece(self, event: BeginPhase, piece: Piece, place: int | None, first: int | None) -> BeginPhase:
         """Add a piece of a part. ``first``: the first step of the part."""
@@ -402,12 +402,12 @@ class _Epoch:
         self._requests += isinstance(event, Alloc)
         self._events.append(event)
 
-    def _with_marks(self, begin: int, end: _Part, counts: Mapping[str, int]) -> Trace:
-        """Return the new trace. ``begin``: index of the first event of its ``end``. ``counts``: of steps."""
-        trace = self._trace
+    def _with_marks(self, end: _Part, at: Sequence[int], counts: Mapping[str, int]) -> Trace:
+        """Return the new trace. ``at``: the new indices of the events of its ``end``. ``counts``: of steps."""
+        trace, of_end = self._trace, [*at, len(self._events)]
 
         def moved(index: int) -> int:
-            return min(index, self._first) if index < self._last else begin + bisect_left(end.indices, index)
+            return min(index, self._first) if index < self._last else of_end[bisect_left(end.indices, index)]
 
         training = next((epoch for epoch in trace.epochs if epoch["purpose"] == "training"), None)
         return replace(
