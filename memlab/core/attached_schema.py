@@ -171,14 +171,14 @@ class _SharedEpoch(_Epoch, total=False):
     batches_in_reach: Count | None
     ranks: AtLeastOne
     ranks_read: Count | None
-    steps: Count
-    replayed: Count
+    steps_of_epoch: Count
+    steps_replayed: Count
 
 
 Epoch = Annotated[
     _SharedEpoch,
     Together(("is_shared", "read_by", "batches_in_reach", "ranks", "ranks_read")),
-    Together(("replayed", "steps")),
+    Together(("steps_replayed", "steps_of_epoch")),
 ]
 """What a prediction read of an epoch (predict/trace/epoch_batches.py)."""
 

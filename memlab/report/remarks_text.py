@@ -264,11 +264,11 @@ def read_ahead_sentences(record: Record) -> list[str]:
 
 def _of_epoch(epoch: Mapping[str, Any], steps: int | None) -> Iterator[str]:
     yield f"{_looked_at(epoch)}{_ran(epoch, steps)}."
-    if "replayed" in epoch:
-        is_whole = epoch["replayed"] == epoch["steps"]
-        part = "All" if is_whole else f"{epoch['replayed']:,} of the"
+    if "steps_replayed" in epoch:
+        is_whole = epoch["steps_replayed"] == epoch["steps_of_epoch"]
+        part = "All" if is_whole else f"{epoch['steps_replayed']:,} of the"
         largest = "" if is_whole else "; those with the largest batches come after them"
-        yield f"{part} {epoch['steps']:,} optimizer steps of the epoch were replayed in their order{largest}."
+        yield f"{part} {epoch['steps_of_epoch']:,} optimizer steps of the epoch were replayed in their order{largest}."
     if epoch["failure"] is None and not epoch.get("is_shared") and epoch.get("ranks", 1) > 1:
         yield "The loader does not show which batches other ranks read: those of one rank were read."
 

@@ -9,6 +9,9 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.planner.user_command import predict_command
+from memlab.predict.allocator import Options
+from memlab.predict.memory.replay import replay
+from memlab.predict.memory.whole_epoch import with_whole_epoch
 from memlab.predict.trace.run_command import LOG, Node, simulate
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
@@ -125,6 +128,75 @@ def test_trainer_evaluates_and_saves_after_the_dearest_batch_as_at_its_end(tmp_p
     assert len(earlier) == max(batch["run_as_step"] for batch in training["dearest"])
     assert last["tokens"] < max(step["tokens"] for step in earlier)
     assert last["phases"]["forward"][1] == max(step["peak_reserved_bytes"] for step in earlier)
+
+
+PLANNED = TRAINER.replace("eval_steps=500, save_steps=500", "eval_steps=3, save_steps=7").replace(
+    "hidden_size=64, intermediate_size=128", "hidden_size=256, intermediate_size=1024"
+)
+
+
+def whole_peaks(trace: Trace) -> tuple[int, int]:
+    """The peaks of allocated and reserved memory, with the steps of the epoch that were left out."""
+    found = replay(with_whole_epoch(trace), Options(), 1 << 50)
+    return found.peak_allocated, found.peak_reserved
+
+
+def test_evaluations_and_saves_between_the_steps_of_an_epoch_are_replayed_in_their_places(tmp_path):
+    short, _, meters = run(tmp_path / "short", PLANNED.replace("OUTPUT", f"{tmp_path}/a"), None)
+    every, _, _ = run(tmp_path / "all", PLANNED.replace("OUTPUT", f"{tmp_path}/b"), ALL_STEPS)
+    assert short.order.every == {"evaluate": 3, "save": 7}
+    assert whole_peaks(short) == whole_peaks(every)
+    assert whole_peaks(short)[1] != meters["peak_reserved_bytes"]
+    (training, *_) = with_whole_epoch(short).epochs
+    assert training["steps_replayed"] == training["steps_of_epoch"] == len(every.steps) == 30
+
+
+AHEAD = """
+import torch
+from torch.utils.data import DataLoader
+
+def padded(rows):
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+def ahead(loader):
+    side, batch = torch.cuda.Stream(), None
+    for rows in loader:
+        with torch.cuda.stream(side):
+            following = rows.cuda(non_blocking=True)
+        if batch is not None:
+            yield batch
+        batch = following
+    yield batch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(256, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 256)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+train = [torch.ones(3000 if row == 57 else 100 + row * 70 % 1300, 256) for row in range(96)]
+for batch in ahead(DataLoader(train, batch_size=4, shuffle=True, collate_fn=padded)):
+    model(batch).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_an_epoch_of_different_lengths_whose_batches_are_fetched_a_step_ahead_has_the_peaks_of_all_its_steps(tmp_path):
+    short, _, meters = run(tmp_path / "short", AHEAD, None)
+    every, _, _ = run(tmp_path / "all", AHEAD, ALL_STEPS)
+    assert len(every.steps) == 24 and not short.order.is_random
+    assert whole_peaks(short) == whole_peaks(every)
+    assert whole_peaks(short)[1] > meters["peak_reserved_bytes"]
+
+
+def test_the_few_steps_of_a_training_are_all_run(tmp_path):
+    for name, lines in {
+        "trainer": TRAINER.replace("num_train_epochs=1", "max_steps=6"),
+        "loop": LOOP.replace("range(160)", "range(24)"),
+    }.items():
+        short, _, _ = run(tmp_path / f"{name}_short", lines.replace("OUTPUT", f"{tmp_path}/{name}_a"), None)
+        every, _, _ = run(tmp_path / f"{name}_all", lines.replace("OUTPUT", f"{tmp_path}/{name}_b"), ALL_STEPS)
+        assert len(short.steps) == len(every.steps) == 6
+        assert short.order is None and short.epochs[0]["is_run_whole"]
+        assert whole_peaks(short) == whole_peaks(every)
 
 
 KEPT = """

@@ -235,7 +235,7 @@ class _Epoch:
         phases = self._phases_before(order.windows - 1) if has_last and done == len(windows) else []
         moved = self._play(end, self._amounts_of((last, None), like=len(order.ran) - 1), phases=phases)
         steps = order.steps * (self._start + done + has_last)
-        return self._with_marks(end, moved, {"steps": order.steps * order.windows, "replayed": steps})
+        return self._with_marks(end, moved, {"steps_of_epoch": order.steps * order.windows, "steps_replayed": steps})
 
     def _phases_before(self, place: int) -> list[str]:
         """Return the phases that a Trainer runs before the window at this place of the epoch."""

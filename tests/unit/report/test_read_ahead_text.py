@@ -40,6 +40,18 @@ def test_no_larger_batch_than_the_first_ones_is_said():
     assert sentences(dearest=[]) == ["All 1,200 batches were looked at; the first ones are the largest."]
 
 
+def test_the_number_of_replayed_steps_is_said():
+    assert sentences(steps_of_epoch=600, steps_replayed=600) == [
+        f"All 1,200 batches were looked at{LARGEST}",
+        "All 600 optimizer steps of the epoch were replayed in their order.",
+    ]
+    assert sentences(steps_of_epoch=600, steps_replayed=30)[1] == (
+        "30 of the 600 optimizer steps of the epoch were replayed in their order; those with the largest batches come "
+        "after them."
+    )
+    assert sentences(is_run_whole=True, dearest=[]) == ["All 1,200 batches were looked at; all of them ran."]
+
+
 def test_ranks_that_read_the_same_are_one_sentence():
     assert of_epochs({**EPOCH, "dearest": []}, EPOCH) == sentences()
 

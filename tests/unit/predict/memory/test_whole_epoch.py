@@ -114,7 +114,7 @@ def peaks(trace: Trace) -> tuple[int, int]:
 
 
 def steps(trace: Trace) -> tuple[int, int]:
-    return trace.epochs[0]["replayed"], trace.epochs[0]["steps"]
+    return trace.epochs[0]["steps_replayed"], trace.epochs[0]["steps_of_epoch"]
 
 
 EPOCH = [16, 24, 20, 36, 28, 44, 18, 64, 40, 30, 22, 50, 26, 34]
