@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from memlab.core.config import Config, Hardware
@@ -33,7 +33,7 @@ class TracedCommand:
     ``meters``: the files of the traced ranks, ``rows``: their steps; both as the meters wrote them, by rank. Their
     memory and times are those of the simulation. ``seconds``: how long the simulation took. ``effects``: those that it
     would have had outside of its sandbox. ``allocator_conf``: settings of the allocator in place of the command's own.
-    ``other_orders``: traces of the ranks where their batches come in other orders.
+    ``as_run``: traces of the ranks without the steps that were left out.
     """
 
     words: Sequence[str]
@@ -45,7 +45,7 @@ class TracedCommand:
     seconds: float
     effects: Effects
     allocator_conf: str | None = None
-    other_orders: Sequence[Mapping[int, Trace]] = ()
+    as_run: Mapping[int, Trace] = field(default_factory=dict)
 
     @property
     def gpus_of_ranks(self) -> list[int]:
@@ -144,7 +144,8 @@ def _like(result: RankResult) -> int:
 
 def _rows(command: TracedCommand, result: RankResult, seconds: Mapping[int, float]) -> Rows:
     """Return the steps that a rank reached the end of: their batches as the meters saw them, with predicted figures."""
-    stopped_in = (result.oom or {}).get("step")
+    oom = result.oom or {}
+    stopped_in = oom.get("run_as_step", oom.get("step"))
     memory = (result.attached or {})["steps"]
     return [
         {**row, "seconds": seconds.get(row["step"]), **memory[row["step"]]}

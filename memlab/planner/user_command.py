@@ -85,15 +85,16 @@ def _range(choice: str, record: Record, trace: Callable[[], TracedCommand]) -> d
     return {"choice": choice, **{key: sorted(found) for key, found in highest.items()}}
 
 
-def _range_of_orders(traced: TracedCommand, need: Mapping[str, int]) -> dict[str, Any]:
-    """Return the lowest and highest figures over several orders of the batches. ``need``: in the order of the run."""
-    config = traced.config
+def _range_of_orders(traced: TracedCommand, need: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the lowest and highest figures over several orders of the batches; empty if the order is fixed. ``need``:
+    the figures in the order of the run."""
+    config, orders = traced.config, other_orders(traced.as_run)
     found: dict[str, list[int]] = {key: [nbytes] for key, nbytes in need.items()}
-    for traces in traced.other_orders:
+    for traces in orders:
         (results,) = rank_results([config], [traces], resolve(config).host)
         for key in found:
             found[key].append(max(getattr(result, key) for result in results))
-    return {"choice": ORDER, **{key: [min(each), max(each)] for key, each in found.items()}}
+    return [{"choice": ORDER, **{key: [min(each), max(each)] for key, each in found.items()}}] if orders else []
 
 
 class CommandFailed(ShadowError):
@@ -180,7 +181,7 @@ def predicted_record(
         config = traced.config
         workspaces = with_workspaces(config, traced.traces, need, resolve(config).host)
         ranges += [{"choice": WORKSPACES, **workspaces}] if workspaces else []
-        ranges += [_range_of_orders(traced, need)] if traced.other_orders else []
+        ranges += _range_of_orders(traced, need)
     record = record.with_command(ranges=ranges)
     if not wants_changes(record):
         return record
@@ -243,7 +244,7 @@ def _with_whole_epochs(traced: TracedCommand, folder: RunFolder) -> TracedComman
     """Replay the steps that were left out of the traces, also in their files."""
     whole = {rank: with_whole_epoch(trace) for rank, trace in traced.traces.items()}
     _save({rank: trace for rank, trace in whole.items() if trace is not traced.traces[rank]}, folder)
-    return replace(traced, traces=whole, other_orders=other_orders(traced.traces))
+    return replace(traced, traces=whole, as_run=traced.traces)
 
 
 def _save(traces: Mapping[int, Trace], folder: RunFolder) -> None:

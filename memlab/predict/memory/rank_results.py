@@ -125,11 +125,10 @@ def command_memory(trace: Trace, replay: Replay, outside: Sequence[OutsidePart])
     return {
         "phases": {name: _phase([part for part in parts if part.phase == name]) for name in names},
         "peak": {
-            "step": highest.piece.step_of_epoch or highest.piece.step,
+            **_step(highest.piece),
             "phase": highest.phase or None,
             "where": highest.piece.where,
             "bytes": highest.memory.peak_allocated,
-            **({"run_as_step": highest.piece.step} if highest.piece.step_of_epoch else {}),
         },
         "steps": _steps(parts),
     }
@@ -139,7 +138,14 @@ def out_of_memory(trace: Trace, replay: Replay) -> dict[str, Any]:
     """Return the replay's out-of-memory with the step and the user's line, as the meters name them."""
     piece = trace.pieces[len(replay.pieces) - 1]
     line = trace.sites[trace.events[replay.oom["event"]].site].user_line
-    return {**replay.oom, "step": piece.step, "where": line or piece.where}
+    return {**replay.oom, **_step(piece), "where": line or piece.where}
+
+
+def _step(piece: Piece) -> dict[str, int | None]:
+    """Return the step of a piece, and of a step of the whole epoch the one that ran in its place."""
+    if piece.step_of_epoch is None:
+        return {"step": piece.step}
+    return {"step": piece.step_of_epoch, "run_as_step": piece.step}
 
 
 def _parts(trace: Trace, replay: Replay, outside: Sequence[OutsidePart]) -> list[_Part]:

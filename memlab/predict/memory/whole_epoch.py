@@ -200,10 +200,12 @@ class _Epoch:
         )
 
     def _check_alike(self) -> None:
-        """Leave out the first windows that are not like the last one. Raises :class:`_NotAlike` if another is not."""
+        """Leave out the first windows that are not like the last one. Raises :class:`_NotAlike` if another is not, or
+        if what is done beside steps keeps memory."""
         kept = self._windows[-1].leaves
         is_like = [self._are_alike(kept, part.leaves, part.finds) for part in self._windows]
-        if not all(is_like[self._order.given :]):
+        keep = [self._missing(part.leaves, part.finds) >= DIFFERENT_BYTES for part in self._planned.values()]
+        if not all(is_like[self._order.given :]) or any(keep):
             raise _NotAlike
         is_like[0] = False  # it makes what stays
         sources = [each for each, is_source in enumerate(is_like) if is_source]
