@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, count, islice, takewhile
+from itertools import chain, count, groupby, islice, takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -21,9 +21,9 @@ import numpy as np
 
 from memlab.core.sizes import MIB
 from memlab.predict.allocator import CachingAllocator, parse
+from memlab.predict.trace.alike_steps import numbers_of, with_numbers
 from memlab.predict.trace.epoch_batches import EpochOrder
-from memlab.predict.trace.events import FREE, MAKE, OF_A_BLOCK, Alloc, BeginPhase, Event, HostAlloc, Synchronize, made
-from memlab.predict.trace.reduction_scratch import scratch_of
+from memlab.predict.trace.events import FREE, MAKE, OF_A_BLOCK, Alloc, BeginPhase, Event, Synchronize, made
 from memlab.predict.trace.shared_launch import matched, origin
 from memlab.predict.trace.trace_format import Piece, Trace, apply
 
@@ -33,10 +33,7 @@ MOST_EVENTS = 300_000
 DIFFERENT_BYTES = MIB
 """Steps are alike if the blocks that one finds or leaves and the other does not have fewer bytes."""
 
-NO_OTHERS: Mapping[int, Sequence[int]] = MappingProxyType({})
-
-NOTHING = Synchronize(0)
-"""Stands for an event of a small block that the copies before it have not left."""
+NO_OTHERS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 
 _Sizes = tuple[int, int | None]
@@ -104,7 +101,7 @@ class _Part:
     @cached_property
     def amounts(self) -> list[tuple[int, ...]]:
         """What the size of each block that it makes follows from: the fields of a sum, or the size itself."""
-        return [_amounts(event) for event in self.events if isinstance(event, MAKE)]
+        return [numbers_of(event) for event in self.events if isinstance(event, MAKE)]
 
     @cached_property
     def form(self) -> list[tuple]:
@@ -138,7 +135,7 @@ class _Epoch:
     """
 
     def __init__(self, trace: Trace, order: EpochOrder):
-        self._trace, self._order, self._phases = trace, order, list(trace.phases)
+        self._trace, self._order = trace, order
         self._origins = {event.key: origin(trace, event) for event in trace.events if isinstance(event, MAKE)}
         self._bytes = {event.key: event.nbytes for event in trace.events if isinstance(event, MAKE)}
         begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
@@ -171,20 +168,18 @@ class _Epoch:
         """Return the indices of the events of each window that ran, and of each part beside steps after the first
         step."""
         order = self._order
+        at: list[int | None] = []  # of each event: its window
+        for index in range(len(self._trace.events)):
+            piece = self._piece_at.get(index)
+            known = at[-1] if piece is None else piece.step and (piece.step - 1 - order.steps_before) // order.steps
+            at.append(known)
         windows: dict[int, list[int]] = defaultdict(list)
         beside: list[list[int]] = []
-        window, goes_on = -1, False
-        for index in range(len(self._trace.events)):
-            if (piece := self._piece_at.get(index)) is not None:
-                goes_on = piece.step is None and goes_on
-                window = -1 if piece.step is None else (piece.step - 1 - order.steps_before) // order.steps
-            if window >= 0:
-                windows[window].append(index)
-            elif windows and not goes_on:
-                beside.append([])
-                goes_on = True
-            if goes_on:
-                beside[-1].append(index)
+        for window, indices in groupby(range(len(at)), at.__getitem__):
+            if window is not None:
+                windows[window] += indices
+            elif windows:
+                beside.append(list(indices))
         return [windows[number] for number in range(len(order.ran))], beside
 
     def _part(self, indices: list[int]) -> _Part:
@@ -203,7 +198,13 @@ class _Epoch:
         """Leave out the first windows that are not like the last one. Raises :class:`_NotAlike` if another is not, or
         if what is done beside steps keeps memory."""
         kept = self._windows[-1].leaves
-        is_like = [self._are_alike(kept, part.leaves, part.finds) for part in self._windows]
+        is_like = [
+            all(
+                self._missing(kept, each) + self._missing(each, kept) < DIFFERENT_BYTES
+                for each in (part.leaves, part.finds)
+            )
+            for part in self._windows
+        ]
         keep = [self._missing(part.leaves, part.finds) >= DIFFERENT_BYTES for part in self._planned.values()]
         if not all(is_like[self._order.given :]) or any(keep):
             raise _NotAlike
@@ -211,9 +212,6 @@ class _Epoch:
         sources = [each for each, is_source in enumerate(is_like) if is_source]
         forms = [part.form for part in self._windows]
         self._alike = {each: [other for other in sources if forms[other] == forms[each]] for each in sources}
-
-    def _are_alike(self, kept: Mapping[int, tuple], *others: Mapping[int, tuple]) -> bool:
-        return all(self._missing(kept, each) + self._missing(each, kept) < DIFFERENT_BYTES for each in others)
 
     def _missing(self, blocks: Mapping[int, tuple], others: Mapping[int, tuple]) -> int:
         """Return the bytes of the blocks without a counterpart among the others."""
@@ -228,14 +226,18 @@ class _Epoch:
         if shuffled_by is not None:
             numbers = [number for place, number in windows if place >= order.given]
             random.Random(shuffled_by).shuffle(numbers)
-            windows[-len(numbers) :] = zip((place for place, _ in windows[-len(numbers) :]), numbers, strict=True)
+            first = len(windows) - len(numbers)
+            windows[first:] = zip((place for place, _ in windows[first:]), numbers, strict=True)
         has_last = bool(windows) and windows[-1][0] == order.windows - 1
         last = windows.pop()[1] if has_last else order.ran[-1][1]
         done = self._replay(windows, last)
         self._play_others([number for _, number in windows[:done]])
-        end = self._end()
+        last_of_run = self._windows[-1].indices[-1]
+        planned = {index for part in self._planned_parts if part.indices[0] < last_of_run for index in part.indices}
+        end = self._part([index for index in range(self._last, len(self._trace.events)) if index not in planned])
         phases = self._phases_before(order.windows - 1) if has_last and done == len(windows) else []
-        moved = self._play(end, self._amounts_of((last, None), like=len(order.ran) - 1), phases=phases)
+        amounts = self._amounts_of((last, None), like=len(order.ran) - 1)
+        moved = self._play(end, amounts, order.windows - 1, phases)
         steps = order.steps * (self._start + done + has_last)
         return self._with_marks(end, moved, {"steps_of_epoch": order.steps * order.windows, "steps_replayed": steps})
 
@@ -284,16 +286,6 @@ class _Epoch:
         for part, place in (*others, *((part, None) for part in beside)):
             self._play(part, place=place)
 
-    def _end(self) -> _Part:
-        """Return the last window and all that follows, without what a Trainer plans elsewhere."""
-        last = self._windows[-1].indices
-        planned = {each for part in self._planned_parts if part.indices[0] < last[-1] for each in part.indices}
-        end = self._part([index for index in range(self._last, len(self._trace.events)) if index not in planned])
-        later = (self._order.windows - len(self._order.ran)) * self._order.steps
-        steps = [None if piece.step is None else piece.step + later for piece in end.pieces]
-        pieces = [replace(piece, step_of_epoch=step) for piece, step in zip(end.pieces, steps, strict=True)]
-        return replace(end, pieces=pieces)
-
     def _nearest(self, number: int, following: int | None) -> int:
         """Return the window to copy for one with these sizes: an equal one, or the next larger one of those whose sizes
         say how others follow."""
@@ -311,7 +303,7 @@ class _Epoch:
         own, *following = (number for _, number in self._order.ran[window : window + 2])
         return own, following[0] if following else None
 
-    def _amounts_of(self, wanted: _Sizes, like: int) -> dict[int, list[int]]:
+    def _amounts_of(self, wanted: _Sizes, like: int) -> dict[int, tuple[int, ...]]:
         """Return the amounts of the blocks of a window with the sizes ``wanted``, by keys in the window ``like``."""
         if wanted == self._sizes_of(like):
             return {}
@@ -327,16 +319,19 @@ class _Epoch:
         own, following = (sizes[1:, batches + ahead, 0] for ahead in (0, 1))
         is_ahead = _follow(known[is_known], following[is_known]) & ~_follow(known, own)
         measures = sizes[:, batches + is_ahead]
-        rest = iter(amounts_at(measures[0], measures[1:], known).tolist())
+        found = amounts_at(measures[0], measures[1:], known)
+        if wanted[0] == self._sizes_of(like)[0]:
+            found = np.where(is_ahead, found, known[alike.index(like)].astype(np.int64))
+        rest = iter(found.tolist())
         keys = zip(made(base.events), base.amounts, strict=True)
-        return {key: list(islice(rest, len(amounts))) for key, amounts in keys}
+        return {key: tuple(islice(rest, len(amounts))) for key, amounts in keys}
 
     # --- events
 
     def _play(
         self,
         part: _Part,
-        amounts: Mapping[int, Sequence[int]] = NO_OTHERS,
+        amounts: Mapping[int, tuple[int, ...]] = NO_OTHERS,
         place: int | None = None,
         phases: Sequence[str] = (),
     ) -> list[int]:
@@ -348,48 +343,35 @@ class _Epoch:
         keys = {key: key for key in part.finds if key in self._alive}
         others = {key: value for key, value in self._left.items() if key not in keys}
         keys |= matched({key: value for key, value in part.finds.items() if key not in keys}, others)
-        if place is not None and sum(self._bytes[key] for key in part.finds if key not in keys) >= DIFFERENT_BYTES:
-            raise _NotAlike
-        pieces = iter(part.pieces)
-        first = min((piece.step for piece in part.pieces if piece.step), default=None)
-        shift = self._requests - part.requests
-        moved: list[int] = []
+        pieces, shift, moved = iter(part.pieces), self._requests - part.requests, []
+        first = min((piece.step for piece in part.pieces if piece.step is not None), default=0)
+        later = self._order.steps_before + (place or 0) * self._order.steps + 1 - first
         event: Any
         for event in part.events:
             where = None
+            moved.append(len(self._events))
             if isinstance(event, MAKE):
                 for phase in phases:
                     self._play(self._planned[phase])
                 phases = ()
                 where = self._origins[event.key]
-                new = keys[event.key] = next(self._new_keys)
-                if event.key in amounts:
-                    event = _with_amounts(event, amounts[event.key])
-                event = event._replace(key=new)
+                key, keys[event.key] = event.key, next(self._new_keys)
+                event = event._replace(key=keys[key])
+                if key in amounts:
+                    sized = with_numbers(event, amounts[key])
+                    event = sized._replace(site=event.site) if isinstance(event, Alloc) else sized
             elif isinstance(event, OF_A_BLOCK):
-                key = keys.get(event.key, event.key)
-                event = event._replace(key=key) if key in self._alive else NOTHING
+                event = event._replace(key=keys.get(event.key, event.key))
+                if event.key not in self._alive:
+                    continue  # a small block that the copies before it have not left
             elif isinstance(event, Synchronize):
                 event = Synchronize(max(event.requests + shift, 0))
             elif isinstance(event, BeginPhase):
-                event = self._begin_piece(event, next(pieces), place, first)
-            moved.append(len(self._events))
+                piece = next(pieces)
+                is_copy = place is not None and piece.step is not None
+                self._pieces.append(replace(piece, step_of_epoch=piece.step + later) if is_copy else piece)
             self._add(event, where)
         return moved
-
-    def _begin_piece(self, event: BeginPhase, piece: Piece, place: int | None, first: int | None) -> BeginPhase:
-        """Add a piece of a part. ``first``: the first step of the part."""
-        if place is None:
-            self._pieces.append(piece)
-            return event
-        name = self._trace.phases[event.phase].removeprefix("first_")
-        if name not in self._phases:
-            self._phases.append(name)
-        if piece.step is not None:
-            step = self._order.steps_before + place * self._order.steps + 1 + piece.step - first
-            piece = replace(piece, step_of_epoch=step)
-        self._pieces.append(piece)
-        return BeginPhase(self._phases.index(name))
 
     def _add(self, event: Event, where: tuple | None) -> None:
         """Append an event. ``where``: origin of a block that a step makes."""
@@ -416,17 +398,12 @@ class _Epoch:
             trace,
             events=self._events,
             pieces=self._pieces,
-            phases=self._phases,
             steps=list(map(moved, trace.steps)),
             events_before=list(map(moved, trace.events_before)),
             appearances=[each._replace(event=moved(each.event)) for each in trace.appearances],
             epochs=[{**epoch, **counts} if epoch is training else epoch for epoch in trace.epochs],
             order=None,
         )
-
-
-def _amounts(event: Alloc | HostAlloc) -> tuple[int, ...]:
-    return getattr(event, "reduction", None) or (event.nbytes,)
 
 
 def _follow(known: np.ndarray, measure: np.ndarray) -> np.ndarray:
@@ -436,13 +413,6 @@ def _follow(known: np.ndarray, measure: np.ndarray) -> np.ndarray:
     columns, high = np.arange(known.shape[1]), measure.argmax(axis=0)
     largest, top = known[high, columns], measure[high, columns]
     return (measure.min(axis=0) < top) & np.isclose(known * top, largest * measure, rtol=1e-9).all(axis=0)
-
-
-def _with_amounts(event: Any, amounts: Sequence[int]) -> Any:
-    if getattr(event, "reduction", None) is None:
-        return event._replace(nbytes=amounts[0])
-    scratch = scratch_of(amounts)
-    return event._replace(nbytes=scratch.buffer_bytes, reduction=scratch)
 
 
 def amounts_at(wanted: np.ndarray, measures: np.ndarray, known: np.ndarray) -> np.ndarray:

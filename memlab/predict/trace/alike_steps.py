@@ -73,12 +73,12 @@ class Step:
     @cached_property
     def starts(self) -> np.ndarray:
         """Index in ``amounts`` of the first number of each part, and their number."""
-        return np.cumsum([0, *(len(_numbers(part)) for part in self.parts)])
+        return np.cumsum([0, *(len(numbers_of(part)) for part in self.parts)])
 
     @cached_property
     def amounts(self) -> np.ndarray:
         """The numbers of all parts: sizes, fields of reductions, dimensions, FLOPs and bytes."""
-        return np.fromiter(chain.from_iterable(map(_numbers, self.parts)), dtype=np.int64)
+        return np.fromiter(chain.from_iterable(map(numbers_of, self.parts)), dtype=np.int64)
 
     @cached_property
     def form(self) -> tuple:
@@ -89,7 +89,7 @@ class Step:
         """Return the step that is alike at another length, with its amounts."""
         parts, starts = self.parts.copy(), self.starts
         for index in np.unique(np.searchsorted(starts, np.flatnonzero(amounts != self.amounts), side="right") - 1):
-            parts[index] = _with_numbers(parts[index], tuple(amounts[starts[index] : starts[index + 1]].tolist()))
+            parts[index] = with_numbers(parts[index], tuple(amounts[starts[index] : starts[index + 1]].tolist()))
         rest = iter(parts)
         events, shapes, items, left = (
             list(islice(rest, len(each))) for each in (self.events, self.shapes, self.work.items, self.left)
@@ -183,7 +183,7 @@ def _goes_on(steps: Sequence[Step]) -> bool:
     )
 
 
-def _numbers(part: Any) -> tuple[int, ...]:
+def numbers_of(part: Any) -> tuple[int, ...]:
     """Return the numbers of a part that may follow from the length."""
     if isinstance(part, MAKE):
         return getattr(part, "reduction", None) or (part.nbytes,)
@@ -192,7 +192,7 @@ def _numbers(part: Any) -> tuple[int, ...]:
     return part.shape if isinstance(part, Left) else part if type(part) is tuple else amounts(part)
 
 
-def _with_numbers(part: Any, numbers: tuple[int, ...]) -> Any:
+def with_numbers(part: Any, numbers: tuple[int, ...]) -> Any:
     if isinstance(part, Alloc):
         scratch = None if part.reduction is None else scratch_of(numbers)
         nbytes = numbers[0] if scratch is None else scratch.buffer_bytes
@@ -206,8 +206,8 @@ def _with_numbers(part: Any, numbers: tuple[int, ...]) -> Any:
 
 def _without_numbers(part: Any) -> tuple:
     """Return the type of a part, and all fields that must be equal in steps that are alike."""
-    numbers = len(_numbers(part))
+    numbers = len(numbers_of(part))
     if isinstance(part, Alloc):
         return Alloc, numbers, part.key, part.stream, part.reduction is None
     zeros = (0,) * numbers
-    return type(part), numbers, part if isinstance(part, FREE) else _with_numbers(part, zeros)
+    return type(part), numbers, part if isinstance(part, FREE) else with_numbers(part, zeros)
