@@ -180,7 +180,10 @@ class _Epoch:
                 windows[window] += indices
             elif windows:
                 beside.append(list(indices))
-        return [windows[number] for number in range(len(order.ran))], beside
+        found = [windows[number] for number in range(len(order.ran))]
+        if not all(found):
+            raise _NotAlike
+        return found, beside
 
     def _part(self, indices: list[int]) -> _Part:
         events = [self._trace.events[index] for index in indices]

@@ -164,9 +164,12 @@ class EpochOrder:
         )
 
     def check(self) -> None:
-        """Raise ``ValueError`` if a window has no sizes."""
-        if any(len(pair) != 2 or pair[1] >= len(self.sizes) for pair in (*self.order, *self.ran)):
+        """Raise ``ValueError`` if a window has no sizes, or if too few windows ran."""
+        lengths = {len(sizes) for sizes in self.sizes} | {-len(batch) for sizes in self.sizes for batch in sizes}
+        if len(lengths) != 2 or any(len(pair) != 2 or pair[1] >= len(self.sizes) for pair in (*self.order, *self.ran)):
             raise ValueError("the order of the epoch names windows without sizes")
+        if not 0 < self.given < len(self.ran):
+            raise ValueError("the order of the epoch names too few windows that ran")
 
 
 @dataclass(frozen=True)

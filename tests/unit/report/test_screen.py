@@ -323,6 +323,14 @@ def test_a_run_with_convolutions_has_its_need_and_what_cudnn_takes_at_most(run, 
     assert "cuDNN" not in shown(run(command={"ranges": small}), folder)
 
 
+def test_a_random_order_of_the_batches_has_a_range(run, folder):
+    ranges = [{"choice": "order", "device_used_bytes": [int(21 * GIB), int(23 * GIB)]}]
+    text = " ".join(shown(run(command={"ranges": ranges}), folder).split())
+    assert "The loader shuffles without a seed: in other orders of the batches, it takes 21.0 to 23.0 GiB." in text
+    equal = [{"choice": "order", "device_used_bytes": [21 * GIB, 21 * GIB]}]
+    assert "shuffles" not in shown(run(command={"ranges": equal}), folder)
+
+
 @pytest.mark.parametrize(("filters", "is_said"), [(60, True), (40, False)])
 def test_a_measured_run_of_a_model_of_convolutions_may_need_less(run, folder, filters, is_said):
     record = run(source="measured")

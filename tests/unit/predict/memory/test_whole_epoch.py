@@ -1,5 +1,6 @@
 """Steps of an epoch that were left out are replayed as copies of those that ran."""
 
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -198,3 +199,12 @@ def test_an_order_is_not_known_where_a_window_that_ran_was_not_read():
     facts = dict(given=1, steps=1, steps_before=0, every=None, is_random=False, labels_matter=False)
     assert EpochOrder.of(read, 0, 1, [(0, 0), (0, 1)], **facts) is None
     assert EpochOrder.of(read, 0, 1, [(0, 0)], **facts).windows == 4
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"order": [[0, 99]]}, {"given": 0}, {"given": 4}, {"sizes": [[[1, 2], [3]]]}, {"sizes": []}], ids=str
+)
+def test_an_order_that_no_run_can_have_is_refused(wrong):
+    order = short(EPOCH, dearest=7).order
+    with pytest.raises(ValueError, match="the order of the epoch"):
+        replace(order, **wrong).check()
