@@ -163,7 +163,7 @@ def _position(trace: Trace, event: int) -> Position:
     piece = trace.pieces[len(begins) - 1] if 0 < len(begins) <= len(trace.pieces) else Piece(None, None, False)
     request = trace.events[event]
     line = trace.sites[request.site].user_line if isinstance(request, Alloc) else ""
-    return Position(phase, piece.step, line or piece.where)
+    return Position(phase, piece.shown_step, line or piece.where)
 
 
 def explain_prediction(config: Config, trace: Trace, capacity: int | None = None) -> Explained:

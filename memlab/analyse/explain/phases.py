@@ -84,7 +84,7 @@ def parts_of(trace: Trace, length: int) -> tuple[Part, ...]:
     found = [Part("", None, 0, begins[0][0] if begins else length)]
     for number, (begin, phase) in enumerate(begins):
         end = begins[number + 1][0] if number + 1 < len(begins) else length
-        step = trace.pieces[number].step if trace.pieces else bisect_right(trace.steps, begin) or None
+        step = trace.pieces[number].shown_step if trace.pieces else bisect_right(trace.steps, begin) or None
         part = Part(trace.phases[phase], step, begin, end)
         if part[:2] == found[-1][:2]:
             part = part._replace(begin=found.pop().begin)

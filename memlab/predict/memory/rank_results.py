@@ -143,9 +143,7 @@ def out_of_memory(trace: Trace, replay: Replay) -> dict[str, Any]:
 
 def _step(piece: Piece) -> dict[str, int | None]:
     """Return the step of a piece, and of a step of the whole epoch the one that ran in its place."""
-    if piece.step_of_epoch is None:
-        return {"step": piece.step}
-    return {"step": piece.step_of_epoch, "run_as_step": piece.step}
+    return {"step": piece.shown_step, **({} if piece.step_of_epoch is None else {"run_as_step": piece.step})}
 
 
 def _parts(trace: Trace, replay: Replay, outside: Sequence[OutsidePart]) -> list[_Part]:
@@ -162,7 +160,7 @@ def _phase(parts: Sequence[_Part]) -> dict[str, Any]:
         "count": sum(part.piece.ends_phase for part in parts),
         "seconds": None,
         "where": highest.piece.where,
-        "step": highest.piece.step_of_epoch or highest.piece.step,
+        "step": highest.piece.shown_step,
         **_peaks(parts),
         "end_allocated_bytes": parts[-1].memory.end_allocated,
         "used_bytes": max(part.memory.peak_reserved + part.outside for part in parts),

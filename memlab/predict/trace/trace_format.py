@@ -88,6 +88,11 @@ class Piece:
     ends_phase: bool
     step_of_epoch: Count | None = None
 
+    @property
+    def shown_step(self) -> int | None:
+        """The step to name to the user."""
+        return self.step_of_epoch or self.step
+
 
 @dataclass
 class Trace:
