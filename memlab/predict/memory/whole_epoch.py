@@ -431,6 +431,9 @@ def amounts_at(wanted: np.ndarray, measures: np.ndarray, known: np.ndarray) -> n
     span = np.maximum(elements[high, columns] - elements[low, columns], 1)
     slope = (largest - known[low, columns]) / span
     found = largest + slope * (wanted[:, 0] - elements[high, columns])
+    # A size that follows from values can differ much between steps of almost equal batches: no line leads far away.
+    least, most = (wanted[:, 0] / np.maximum(elements[each, columns], 1) for each in (low, high))
+    found = np.clip(found, known.min(axis=0) * np.minimum(least, 1), known.max(axis=0) * np.maximum(most, 1))
     for number in reversed(range(wanted.shape[1])):  # the number of elements decides where it fits
         multiple = largest * wanted[:, number] / np.maximum(measure[:, number], 1)
         found = np.where(_follow(known, measures[:, :, number]), multiple, found)

@@ -194,6 +194,12 @@ def test_amounts_are_constant_multiples_of_a_measure_or_on_a_line():
     assert amounts_at(np.array([[15.0, 225.0]] * 4), measures, known).tolist() == [7, 45, 1125, 14]
 
 
+def test_a_size_that_follows_from_values_is_not_carried_far():
+    measures = np.array([[[1000.0]], [[1001.0]]])
+    assert amounts_at(np.array([[2002.0]]), measures, np.array([[10.0], [60.0]])).tolist() == [120]
+    assert amounts_at(np.array([[500.0]]), measures, np.array([[10.0], [60.0]])).tolist() == [5]
+
+
 def test_an_order_is_not_known_where_a_window_that_ran_was_not_read():
     read = ReadAhead([Batch(0, 0, (("ids", (2, 8)),))], {0: [None] * 4})
     facts = dict(given=1, steps=1, steps_before=0, every=None, is_random=False, labels_matter=False)
