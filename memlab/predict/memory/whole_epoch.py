@@ -298,7 +298,8 @@ class _Epoch:
             own, its_following = self._sizes_of(window)
             more = sum(batch[0] for batch in sizes[own]) - sum(batch[0] for batch in sizes[number])
             differ = (own != number) + ((own, its_following) != (number, following))
-            return differ, len(self._alike[window]) == 1, more < 0, abs(more), -window
+            shapes = {self._sizes_of(each)[0] for each in self._alike[window]}
+            return differ, len(shapes) == 1, more < 0, abs(more), -window
 
         return min(self._alike, key=distance)
 

@@ -7,7 +7,7 @@ kept), because the last one then decides.
 
 import os
 from collections.abc import Generator, Iterator
-from itertools import islice, pairwise
+from itertools import count, islice, pairwise
 from math import lcm
 from types import ModuleType
 from typing import Any
@@ -174,7 +174,8 @@ class ShortEpochs:
                 else None
             )
             yield from self._windows(chosen, read, own, fetcher, given, window)
-            last = list(islice(own, window))  # a step that finds what the dearest left in the allocator
+            skipped = self._behind(read, given, chosen, window) - given if read.indices else 0
+            last = list(islice(own, skipped, skipped + window))  # finds what the dearest left in the allocator
             yield from last
             run = given + len(last) + window * len(chosen)
             yield from self._more.repeated(last, (_length(loader) or run + window * MORE_STEPS) - run)
@@ -188,8 +189,8 @@ class ShortEpochs:
         self, loader: DataLoader, read: ReadAhead, given: int, chosen: list[Window], window: int, **steps: int
     ) -> EpochOrder | None:
         """Describe the whole epoch. ``steps``: of a window, and before the epoch."""
-        behind = chosen[-1].first + window if chosen and not read.indices else given  # a stream has gone on
-        own = [(rank_number(), first) for first in (*range(0, given, window), behind)]
+        own = [(rank_number(), first) for first in range(0, given, window)]
+        own.append((rank_number(), self._behind(read, given, chosen, window)))
         ran = [*own[:-1], *((each.dearest.rank, each.first) for each in chosen), own[-1]]
         every, trainer = None, self._trainer
         if trainer is not None:
@@ -208,6 +209,13 @@ class ShortEpochs:
             is_random=getattr(sampler, "generator", self) is None and torch.initial_seed() == SEED,
             labels_matter=self._recorder.sizes_follow_values,
         )
+
+    def _behind(self, read: ReadAhead, given: int, chosen: list[Window], window: int) -> int:
+        """Return the first batch of the ordinary window that runs after the chosen ones, and is none of them."""
+        if chosen and not read.indices:  # a stream has gone on
+            return chosen[-1].first + window
+        taken = {each.first for each in chosen if each.dearest.rank == rank_number()}
+        return next(first for first in count(given, window) if first not in taken)
 
     @property
     def _trainer(self) -> Any:
