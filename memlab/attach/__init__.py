@@ -78,8 +78,9 @@ A second process that makes an optimizer under the same number (a command of two
     ``end_allocated_bytes``, ``used_bytes`` (the driver's figure for the device, highest seen), ``host_peak_bytes`` and
     ``host_rss_bytes``. The figures of a device are ``null`` on ``host``.
 ``other_devices``
-    GPUs besides ``device`` on which this process allocated: device, peaks of allocated and reserved since process
-    start.
+    GPUs besides ``device`` on which this process allocated: ``device``; ``peak_allocated_bytes`` and
+    ``peak_reserved_bytes`` since process start; ``device_used_bytes``, the driver's figure for the device, with the
+    peak of reserved memory. In a record, those of a process that is no rank of several have entries of their own.
 ``optimizers``
     Each: ``class`` (``module.Name``), ``defaults``, ``groups``, ``parameters``, ``dtypes``.
 ``models``

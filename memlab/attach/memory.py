@@ -87,15 +87,17 @@ class Memory:
         self.counters.reset_peaks(device, stats)
         return reading
 
-    def others(self) -> dict[int, tuple[int, int]]:
-        """Return peaks of allocated and reserved bytes of the process's other devices, as the script would read."""
+    def others(self) -> dict[int, tuple[int, int, int]]:
+        """Return peaks of allocated and reserved bytes of the process's other devices, as the script would read, and
+        the bytes in use there, with the peak of reserved ones."""
         if self.device is None:
             return {}
         found = {}
         for index in range(torch.cuda.device_count()):
             peaks = torch.cuda.max_memory_allocated(index), torch.cuda.max_memory_reserved(index)
             if index != self.device and peaks[1]:
-                found[index] = peaks
+                free, total = torch.cuda.mem_get_info(index)
+                found[index] = (*peaks, total - free - torch.cuda.memory_reserved(index) + peaks[1])
         return found
 
     def _used_bytes(self, device: int, reserved: int) -> int | None:

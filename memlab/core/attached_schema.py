@@ -75,6 +75,15 @@ class FoundModel(TypedDict, total=False):
     wrappers: list[str] | None
 
 
+class FoundDevice(TypedDict, total=False):
+    """A GPU that a process uses beside its own."""
+
+    device: str
+    peak_allocated_bytes: Bytes
+    peak_reserved_bytes: Bytes
+    device_used_bytes: Bytes
+
+
 class FoundEngine(TypedDict, total=False):
     """An engine of DeepSpeed."""
 
@@ -132,6 +141,7 @@ class Attached(TypedDict, total=False):
     peak: Annotated[_PeakBytes, Others(Count | None)] | None
     growth: FoundGrowth | None
     phases: dict[str, Annotated[_Phase, Others(Bytes | None)]]
+    other_devices: list[FoundDevice]
     models: list[FoundModel] | None
     deepspeed: list[FoundEngine] | None
     optimizers: list[FoundOptimizer] | None

@@ -33,6 +33,7 @@ from memlab.predict.trace.shadow.unpredictable import NAME, SET_DEVICE
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
+from memlab.runs.gpus_of_process import on_each_gpu
 from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
 from memlab.system.deadman import guarded
@@ -221,6 +222,10 @@ def traced_command(
             raise CommandFailed(f"{reason.rstrip('.')}{ITS_OUTPUT}{folder.path / LOG}", effects)
         sources = [each["path"] for rank in meters.values() for each in rank["attached"].get("datasets") or ()]
         data.keep(sandbox.written_in(data.folder), sources)
+    if (first := meters[min(meters)])["attached"]["world_size"] == 1:  # a process, whose traces are of its GPUs
+        gpus = (f"cuda:{trace.gpu}" for trace in simulated.traces.values() if len(simulated.traces) > 1)
+        others = [{"device": gpu} for gpu in gpus if gpu != first["device"]]
+        meters = {entry["rank"]: entry for entry in on_each_gpu(first, others)}
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
     traces = {rank: simulated.traces[rank] for rank in meters}
     traced = TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began, effects)

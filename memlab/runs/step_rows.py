@@ -12,6 +12,7 @@ from memlab.core.schema import check_of
 from memlab.core.sizes import MIB
 from memlab.files.regular_file import open_regular, read_regular
 from memlab.runs.folder import RunFolder
+from memlab.runs.gpus_of_process import on_each_gpu, others_that_count
 
 LARGEST = 256 * MIB
 """Bytes of a file that are read. A step takes about 500."""
@@ -34,10 +35,12 @@ MOST = 10_000
 
 
 def read_command(folder: RunFolder) -> tuple[list[dict[str, Any]], dict[int, list[dict[str, Any]]]]:
-    """Read the files of a command's ranks, lowest rank first, and rank -> the rows of its steps."""
+    """Read the files of a command's ranks, lowest rank first, and rank -> the rows of its steps. Each GPU of a process
+    counts as a rank."""
     ranks = folder.read_attached_ranks()
     rows = {rank["rank"]: read_rows(folder.step_rows(rank["rank"])) for rank in ranks}
-    return [caught_up(rank, rows[rank["rank"]]) for rank in ranks], rows
+    processes = [caught_up(rank, rows[rank["rank"]]) for rank in ranks]
+    return [entry for process in processes for entry in on_each_gpu(process, others_that_count(process))], rows
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

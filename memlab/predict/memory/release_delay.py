@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 from memlab.core.config import Config
@@ -42,7 +41,7 @@ def with_release_delays(trace: Trace, config: Config, costs: Costs) -> Trace:
             delay = known[where][0]
             known[where].rotate(-1)
         events[index] = events[index]._replace(release_delay=delay or 0)
-    return _without_waits(replace(trace, events=events))
+    return replace(trace, events=events).only([not isinstance(event, Synchronize) for event in events])
 
 
 def furthest_ahead(config: Config, calibration: Calibration) -> float:
@@ -52,17 +51,6 @@ def furthest_ahead(config: Config, calibration: Calibration) -> float:
     says how much the hosts differ; the median error of predicted step times is taken for it.
     """
     return 1.0 if config.hardware.world_size == 1 else 1 / (1 + calibration.error["median"])
-
-
-def _without_waits(trace: Trace) -> Trace:
-    gone = [0, *accumulate(isinstance(event, Synchronize) for event in trace.events)]  # before each event
-    return replace(
-        trace,
-        events=[event for event in trace.events if not isinstance(event, Synchronize)],
-        steps=[step - gone[step] for step in trace.steps],
-        events_before=[before - gone[before] for before in trace.events_before],
-        appearances=[each._replace(event=each.event - gone[each.event]) for each in trace.appearances],
-    )
 
 
 def _delays_of_the_step(trace: Trace, clock: Clocks, uses: Mapping[int, Collection[int]]) -> dict[int, int]:

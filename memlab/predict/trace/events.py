@@ -10,6 +10,10 @@ from memlab.core.schema import PlainOf
 from memlab.core.value_types import Count
 from memlab.predict.trace.reduction_scratch import Scratch, scratch_of
 
+STREAMS = 1 << 10
+"""Numbers of streams that a GPU can have. In a process with several GPUs, the streams of its n-th further GPU have this
+number n times added: a stream belongs to one GPU."""
+
 
 class Alloc(NamedTuple):
     """Request for ``nbytes`` of device memory on a stream. A request for 0 bytes gets no block."""
@@ -97,6 +101,27 @@ OF_A_BLOCK = (*MAKE, *FREE, RecordStream)
 def made(events: Iterable[Event]) -> list[int]:
     """List the keys of the blocks that the events make."""
     return [event.key for event in events if isinstance(event, MAKE)]
+
+
+class GpuOfEvents:
+    """Returns, event by event from the first one on, the number of the GPU that an event is on; ``None``: it is on no
+    GPU, or on all."""
+
+    def __init__(self) -> None:
+        self._of_blocks: dict[int, int] = {}
+
+    def __call__(self, event: Event) -> int | None:
+        match event:
+            case Alloc():
+                self._of_blocks[event.key] = event.stream // STREAMS
+                return self._of_blocks[event.key]
+            case Workspace():
+                return event.stream // STREAMS
+            case RecordStream():
+                return self._of_blocks[event.key]
+            case Free():
+                return self._of_blocks.pop(event.key)
+        return None
 
 
 def to_json(event: Event) -> list[Any]:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,6 +30,7 @@ from memlab.files.redact_file import redact_file
 from memlab.files.regular_file import create, read_end
 from memlab.predict.trace.shadow import native
 from memlab.predict.trace.shadow_process import last_exception
+from memlab.predict.trace.split_by_gpu import split_by_gpu
 from memlab.predict.trace.trace_format import Trace, trace_of_command
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import count_rows
@@ -227,8 +229,10 @@ MOST_RANKS = 8
 
 
 def traces_in(folder: Path) -> dict[int, Trace]:
-    """Read the traces that the ranks of a simulated command left in a run folder, by rank."""
-    return {trace.rank: trace for trace in map(trace_of_command, sorted(folder.glob(_TRACES)))}
+    """Read the traces that the ranks of a simulated command left in a run folder, by rank. Each GPU of a process counts
+    as a rank (trace/split_by_gpu.py)."""
+    whole = map(trace_of_command, sorted(folder.glob(_TRACES)))
+    return {trace.rank: trace for trace in chain.from_iterable(map(split_by_gpu, whole))}
 
 
 def _variables(environ: Mapping[str, str], own: Path) -> dict[str, str]:

@@ -6,8 +6,9 @@ The events can be applied to an allocator, one by one.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, compress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +44,9 @@ rows of a tensor), each of which gets a number of tokens; and elements, by a mas
 DECIDED = ", which decided a branch"
 """End of the sentences of ``Trace.assumed`` about values that a condition depends on."""
 
+
+MOST_GPUS = 64
+"""Of a process: shadow/native/guard.cpp."""
 
 _ARGUMENTS = re.compile(r"_(memory_format$|Tensor\b|Scalar\b|Tensor_.*|Scalar_.*)")
 
@@ -117,6 +121,7 @@ class Trace:
     launchers: list[Launcher] = field(default_factory=list)  # of the kernels of all work
     appearances: list[Appearance] = field(default_factory=list)  # of what takes memory outside the allocator
     gpu: Index | None = None  # of a command: index of its GPU on the node; None: not known
+    gpus: list[Index] = field(default_factory=list)  # of a process with several GPUs: their indices, by their numbers
     beside: Count = 0  # of a command: bytes that other ranks take of the same GPU
     allocator_conf: str = ""  # of a command: the allocator's settings when the process first used a GPU
     model_flops: tuple[Figure, Figure] | None = None  # of a sample: for each token, for each pair (worker/flops.py)
@@ -135,6 +140,17 @@ class Trace:
         if name not in self.phases:
             self.phases.append(name)
         return self.phases.index(name)
+
+    def only(self, kept: Sequence[bool]) -> "Trace":
+        """Return the trace with those of its events alone that are ``kept``."""
+        before = [0, *accumulate(kept)]  # kept ones before each event
+        return replace(
+            self,
+            events=list(compress(self.events, kept)),
+            steps=[before[step] for step in self.steps],
+            events_before=[before[number] for number in self.events_before],
+            appearances=[each._replace(event=before[each.event]) for each in self.appearances],
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -187,6 +203,10 @@ class Trace:
             self.order.check()
         if len(self.events_before) not in (0, len(self.work)) or len(self.pieces) not in (0, begun):
             raise ValueError("events_before or pieces have another length")
+        if any(each.event > len(self.events) for each in self.appearances):
+            raise ValueError("something appears after the last event")
+        if self.gpus and (self.world_size > 1 or len({*self.gpus}) < len(self.gpus) or max(self.gpus) >= MOST_GPUS):
+            raise ValueError("gpus are not those of one process")
 
     @classmethod
     def load(cls, path: Path) -> "Trace":

@@ -16,7 +16,7 @@ from memlab.predict.allocator import CachingAllocator
 from memlab.predict.outside.appearances import STREAM
 from memlab.predict.outside.parts import outside_bytes, parts_of, shipped
 from memlab.predict.trace.shadow import device
-from memlab.predict.trace.shadow.unpredictable import ASKS_THE_DRIVER, ONE_GPU, UnpredictableError
+from memlab.predict.trace.shadow.unpredictable import ASKS_THE_DRIVER, NO_REPLICAS, UnpredictableError
 from memlab.predict.trace.shadow.values import HEALTHY
 
 CUDA_VERSION = "13.0"
@@ -85,7 +85,7 @@ def install() -> None:
     cuda._queued_calls.clear()  # torch's own checks of the driver
     cuda._device_count_nvml = lambda: -1  # unknown: torch then counts by _cuda_getDeviceCount
     cuda._cudart = SimpleNamespace(
-        cudaMemGetInfo=lambda index: _free_and_total(),
+        cudaMemGetInfo=_free_and_total,
         cudaProfilerStart=lambda: 0,
         cudaProfilerStop=lambda: 0,
         cudaHostRegister=lambda address, nbytes, flags: 0,
@@ -183,7 +183,7 @@ def _set_device(index: int) -> None:
 def _scatter(tensor: torch.Tensor, devices: list[int], *rest) -> list[torch.Tensor]:
     """Give a batch of ``torch.nn.DataParallel`` to its only GPU."""
     if len(devices) > 1:
-        raise UnpredictableError(f"DataParallel spreads batches over {len(devices)} GPUs, and {ONE_GPU}")
+        raise UnpredictableError(f"DataParallel spreads batches over {len(devices)} GPUs, and {NO_REPLICAS}")
     return [tensor.to(torch.device(device.NAME, devices[0]))]
 
 
@@ -192,10 +192,10 @@ def _streams() -> dict:
         return number, index, 1  # c10::DeviceType::CUDA
 
     return {
-        "_cuda_getCurrentStream": lambda index: stream(device.current_stream(), index),
-        "_cuda_getCurrentRawStream": lambda index: device.current_stream(),
+        "_cuda_getCurrentStream": lambda index: stream(device.current_stream(index), index),
+        "_cuda_getCurrentRawStream": device.current_stream,
         "_cuda_getDefaultStream": lambda index: stream(0, index),
-        "_cuda_setStream": lambda stream_id, device_index, device_type: device.set_stream(stream_id),
+        "_cuda_setStream": lambda stream_id, device_index, device_type: device.set_stream(device_index, stream_id),
         "_cuda_synchronize": lambda: device.recorder.synchronize(),
     }
 
@@ -203,7 +203,7 @@ def _streams() -> dict:
 def _memory() -> dict:
     return {
         "_cuda_memoryStats": _statistics,
-        "_cuda_resetPeakMemoryStats": lambda index: device.recorder.allocator.reset_peaks(),
+        "_cuda_resetPeakMemoryStats": lambda index: _allocator(index).reset_peaks(),
         "_cuda_emptyCache": lambda: device.recorder.memory.empty_cache(),
         "_cuda_hostMemoryStats": lambda: {},
         "_cuda_setMemoryFraction": lambda fraction, index: _set_allocator(f"per_process_memory_fraction:{fraction}"),
@@ -214,9 +214,9 @@ def _memory() -> dict:
         "_cuda_memorySnapshot": lambda *args: {"segments": [], "device_traces": [], "allocator_settings": {}},
         "_accelerator_emptyCache": lambda: device.recorder.memory.empty_cache(),
         "_accelerator_getDeviceStats": _statistics,
-        "_accelerator_resetPeakStats": lambda index: device.recorder.allocator.reset_peaks(),
+        "_accelerator_resetPeakStats": lambda index: _allocator(index).reset_peaks(),
         "_accelerator_isAllocatorInitialized": lambda: True,
-        "_accelerator_getMemoryInfo": lambda index: _free_and_total(),
+        "_accelerator_getMemoryInfo": _free_and_total,
     }
 
 
@@ -224,12 +224,14 @@ def _set_allocator(settings: str) -> None:
     device.recorder.set_allocator(settings)
 
 
+def _allocator(index: int) -> CachingAllocator:
+    return device.recorder.allocator.now(device.recorder.memory.number_of(index))
+
+
 def _statistics(index: int) -> dict:
     """The nested statistics of ``torch._C._cuda_memoryStats``: those that people read, the others 0."""
-    recorder = device.recorder
-    is_used = index in (device.current(), recorder.memory.gpu)
-    now = recorder.allocator.now() if is_used else CachingAllocator()
-    requested = recorder.allocator.requested if is_used else 0
+    now = _allocator(index)
+    requested = device.recorder.allocator.requested(device.recorder.memory.number_of(index))
 
     def figures(current: int, peak: int) -> dict:
         return {
@@ -252,9 +254,9 @@ def _statistics(index: int) -> dict:
     }
 
 
-def _free_and_total() -> tuple[int, int]:
+def _free_and_total(index: int) -> tuple[int, int]:
     outside = outside_bytes(parts_of(device.recorder.trace.appearances, shipped()))
-    used = device.recorder.allocator.now().reserved + outside
+    used = _allocator(index).reserved + outside
     return device.gpus.memory_bytes - used, device.gpus.memory_bytes
 
 

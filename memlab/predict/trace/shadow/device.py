@@ -6,6 +6,8 @@ devices, streams and events; ``shadow/cuda.py`` those of ``torch.cuda``.
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,13 +113,25 @@ def exchange(index: int) -> int:
     return _library.memlab_exchange_device(index)
 
 
-def current_stream() -> int:
-    """Number of this thread's current stream. 0 is the default stream; the allocator keeps a pool for each stream."""
-    return _library.memlab_stream()
+@contextmanager
+def on(index: int) -> Iterator[None]:
+    """Make ``index`` the current GPU for a while."""
+    before = exchange(index)
+    try:
+        yield
+    finally:
+        exchange(before)
 
 
-def set_stream(number: int) -> None:
-    _library.memlab_set_stream(number)
+def current_stream(index: int = -1) -> int:
+    """Number of this thread's current stream on a GPU, by default on the current one. 0 is the default stream; the
+    allocator keeps a pool for each stream."""
+    return _library.memlab_stream(index)
+
+
+def set_stream(index: int, number: int) -> None:
+    """Make a stream the current one of its GPU, and its GPU the current one."""
+    _library.memlab_set_stream(index, number)
 
 
 def is_on(tensor: torch.Tensor) -> bool:

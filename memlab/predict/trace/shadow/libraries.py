@@ -44,7 +44,7 @@ class Libraries:
 
     def operator(self, func: OpOverload) -> None:
         if func in _ATTENTION:
-            self.note(_ATTENTION[func])
+            self.note(_ATTENTION[func], device.recorder.memory.number_of(device.current()))
 
     def made(self, group: Any, backend: str | None) -> None:
         """Note the communicator of a new group, if it is connected at once and this rank is in it."""

@@ -2,23 +2,26 @@
 
 import os
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from memlab.attach.owner import Owner
 from memlab.attach.ownership import Ownership
 from memlab.core.sizes import MIB
 from memlab.predict.allocator import CachingAllocator, parse
 from memlab.predict.trace.events import (
+    STREAMS,
     Alloc,
     BeginPhase,
     BeginPoint,
     EmptyCache,
     Event,
     Free,
+    GpuOfEvents,
     HostAlloc,
     HostFree,
     RecordStream,
@@ -31,8 +34,13 @@ from memlab.predict.trace.reduction_scratch import Scratch
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites
 from memlab.predict.trace.shadow.kernel import Blocks
-from memlab.predict.trace.shadow.unpredictable import ONE_GPU, SET_DEVICE, UnpredictableError
+from memlab.predict.trace.shadow.unpredictable import SET_DEVICE, UnpredictableError
 from memlab.predict.trace.trace_format import Trace, apply
+from memlab.runs.gpus_of_process import OTHER_GPU_BYTES
+
+
+def _ranks() -> int:
+    return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", 1))
 
 
 class OwnedBlocks:
@@ -57,42 +65,40 @@ def block_of(tensor: torch.Tensor) -> int | None:
 
 
 class LiveAllocator:
-    """The caching allocator of the running rank, caught up on demand. It has no limit: the verdict is made later."""
+    """The caching allocators of the running rank, one for each of its GPUs, caught up on demand. They have no limit:
+    the verdict is made later."""
 
     def __init__(self, trace: Trace):
         self._events = trace.events
         self._done = 0
-        self._allocator = CachingAllocator()
-        self._requests: dict[int, int] = {}  # key of a block -> bytes
+        self._gpu_of = GpuOfEvents()
+        self.configure("")
 
     def configure(self, settings: str) -> None:
         """Set options, in the form of PYTORCH_ALLOC_CONF, before the first request."""
-        self._allocator = CachingAllocator(parse(settings))
+        options = parse(settings)
+        self._allocators: dict[int, CachingAllocator] = defaultdict(lambda: CachingAllocator(options))
+        self._requests: dict[int, dict[int, int]] = defaultdict(dict)  # GPU -> key of a block -> bytes
 
-    def now(self) -> CachingAllocator:
-        allocator, events = self._allocator, self._events
-        for index in range(self._done, len(events)):
-            event = events[index]
-            apply(event, allocator)
+    def now(self, gpu: int | None = 0) -> CachingAllocator:
+        """Return the allocator of a GPU, by its number in this process; ``None``: of one that is not used."""
+        if gpu is None:
+            return CachingAllocator()
+        for event in self._events[self._done :]:
+            of_event = self._gpu_of(event)
+            for allocator in self._allocators.values() if of_event is None else [self._allocators[of_event]]:
+                apply(event, allocator)
             if isinstance(event, Alloc):
-                self._requests[event.key] = event.nbytes
+                self._requests[of_event][event.key] = event.nbytes
             elif isinstance(event, Free):
-                self._requests.pop(event.key, None)
-        self._done = len(events)
-        return allocator
+                self._requests[of_event].pop(event.key, None)
+        self._done = len(self._events)
+        return self._allocators[gpu]
 
-    @property
-    def requested(self) -> int:
-        """Bytes that the rank has requested and holds, as of the last :meth:`now`."""
-        return sum(self._requests.values())
+    def requested(self, gpu: int | None) -> int:
+        """Bytes that the rank has requested on a GPU and holds, as of the last :meth:`now`."""
+        return sum(self._requests[gpu].values()) if gpu is not None else 0
 
-    def reset_peaks(self) -> None:
-        self.now().reset_peaks()
-
-
-OTHER_GPU_BYTES = MIB
-"""Tensors on another GPU than the process uses are refused from this size on. Smaller ones are mistakes of scripts, as
-of every rank on cuda:0, and are counted as the process's own."""
 
 HOST_MINIMUM_BYTES = MIB
 """Host tensors below this are not recorded: they are many, and their sum is small."""
@@ -106,7 +112,7 @@ class MemoryEvents:
     """Writes ``events``, a trace's, until :meth:`stop`. ``sites``: numbers the code that requests memory.
 
     Each block of memory has a key. A storage has the key of its block as its attribute ``_memlab_key``, and on the GPU
-    the number of its site as ``_memlab_site``.
+    the number of its site as ``_memlab_site`` and the index of its GPU as ``_memlab_gpu``.
     """
 
     def __init__(self, events: list[Event], sites: AllocationSites):
@@ -116,13 +122,19 @@ class MemoryEvents:
         self._events, self._sites = events, sites
         self._alive: dict[int, weakref.ref] = {}
         self._next_key = 0
-        self._gpu: int | None = None  # the one with large tensors
+        self.gpus: dict[int, int] = {}  # indices of those with large tensors -> their numbers in this process
         self._requested: Counter[int] = Counter()  # index of a GPU -> bytes of all tensors that were made there
 
     @property
     def gpu(self) -> int:
-        """Index of the GPU that this process uses: the one with most of its tensors, or the current one."""
+        """Index of the GPU that this process uses most: the one with most of its tensors, or the current one."""
         return max(self._requested, key=self._requested.__getitem__, default=device.current())
+
+    def number_of(self, index: int) -> int | None:
+        """Return the number of a GPU in this process; ``None``: its memory is not used."""
+        if len(self.gpus) > 1:
+            return self.gpus.get(index)
+        return 0 if index in (device.current(), self.gpu) else None
 
     def stop(self) -> None:
         self._events = []
@@ -173,33 +185,38 @@ class MemoryEvents:
                 self._see_host(storage, nbytes, pinned)
 
     def _see_device(self, storage: Any, nbytes: int, tensor: torch.Tensor, func: Any) -> None:
-        if nbytes >= OTHER_GPU_BYTES:
-            self._check_gpu(tensor.device.index)
-        self._requested[tensor.device.index] += nbytes
-        storage._memlab_site = self._sites.of(func, nbytes, tensor)
-        self._hold(storage, nbytes, storage._memlab_site)
+        index = tensor.device.index
+        if nbytes >= OTHER_GPU_BYTES and index not in self.gpus:
+            self._begin_to_use(index)
+        self._requested[index] += nbytes
+        storage._memlab_site, storage._memlab_gpu = self._sites.of(func, nbytes, tensor), index
+        self._hold(storage, nbytes)
 
-    def _check_gpu(self, index: int) -> None:
-        """Refuse memory on a second GPU: a trace has the allocator of one."""
-        self._gpu = index if self._gpu is None else self._gpu
-        if index != self._gpu:
-            remedy = f"a rank has one GPU: {SET_DEVICE}" if "LOCAL_RANK" in os.environ else ONE_GPU
+    def _begin_to_use(self, index: int) -> None:
+        """Number a GPU, at its first large tensor; earlier ones there count as the first GPU's. Refuse a second GPU to
+        a rank of several, which has forgotten to choose its own."""
+        if self.gpus and _ranks() > 1:
             raise UnpredictableError(
-                f"the process has tensors on cuda:{self._gpu} and puts others on cuda:{index}, and {remedy}"
+                f"the process has tensors on cuda:{next(iter(self.gpus))} and puts others on cuda:{index}, and a rank "
+                f"has one GPU: {SET_DEVICE}"
             )
+        self.gpus[index] = len(self.gpus)
+
+    def _stream(self, gpu: int, stream: int | None = None) -> int:
+        """Return the number in the events of a stream of a GPU, by default of the current one."""
+        return self.gpus.get(gpu, 0) * STREAMS + (device.current_stream(gpu) if stream is None else stream)
 
     def resized(self, storage: Any) -> bool:
         """Record that a storage on the device was freed and allocated again with its new size. Return whether it is one
         on the device."""
-        site = getattr(storage, "_memlab_site", None)
-        if site is None:
+        if not hasattr(storage, "_memlab_site"):
             return False
         if hasattr(storage, "_memlab_key"):
             key = storage._memlab_key
             del storage._memlab_key, self._alive[key]  # with the weak reference goes its callback
             self._events.append(Free(key))
         if storage.nbytes():
-            self._hold(storage, storage.nbytes(), site)
+            self._hold(storage, storage.nbytes())
         return True
 
     def replaced(self, storage: Any, other: Any) -> None:
@@ -211,7 +228,7 @@ class MemoryEvents:
     def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
         key = getattr(tensor.untyped_storage(), "_memlab_key", None)
         if key is not None:
-            self._events.append(RecordStream(key, stream))
+            self._events.append(RecordStream(key, self._stream(tensor.device.index, stream)))
 
     def host_block(self, nbytes: int) -> HostBlock:
         """Record memory of the host that lives as long as the object that is returned."""
@@ -228,7 +245,7 @@ class MemoryEvents:
             nbytes, reduction = (block, None) if isinstance(block, int) else (block.buffer_bytes, block)
             keys.append(self._new_key())
             site = self._sites.of if are_tensors else self._sites.of_workspace
-            self._request(keys[-1], nbytes, site(owner, nbytes), reduction)
+            self._request(keys[-1], nbytes, site(owner, nbytes), device.current(), reduction)
         return keys
 
     def give_back(self, keys: Iterable[int]) -> None:
@@ -237,7 +254,7 @@ class MemoryEvents:
     def may_take(self, nbytes: int) -> None:
         """Record a workspace that a kernel takes at most, where memory is free."""
         if nbytes:
-            self._events.append(Workspace(nbytes, device.current_stream()))
+            self._events.append(Workspace(nbytes, self._stream(device.current())))
 
     # --- decoding steps
 
@@ -259,17 +276,17 @@ class MemoryEvents:
             self._events.append(event)
         return new
 
-    def lies_in(self, storage: Any, key: int, site: int) -> None:
+    def lies_in(self, storage: Any, key: int, site: int, gpu: int) -> None:
         """Note that a storage on the device lies in a block that has been written."""
-        storage._memlab_site = site
+        storage._memlab_site, storage._memlab_gpu = site, gpu
         self._watch(storage, key, Free)
 
     # --- blocks
 
-    def _hold(self, storage: Any, nbytes: int, site: int) -> None:
+    def _hold(self, storage: Any, nbytes: int) -> None:
         """Record that a storage on the device was allocated, and that it is freed when it is gone."""
         key = self._new_key()
-        self._request(key, nbytes, site)
+        self._request(key, nbytes, storage._memlab_site, storage._memlab_gpu)
         self._watch(storage, key, Free)
 
     def _see_host(self, storage: Any, nbytes: int, pinned: bool) -> None:
@@ -287,11 +304,11 @@ class MemoryEvents:
 
         self._alive[key] = weakref.ref(storage, gone)
 
-    def _request(self, key: int, nbytes: int, site: int, reduction: Scratch | None = None) -> None:
+    def _request(self, key: int, nbytes: int, site: int, gpu: int, reduction: Scratch | None = None) -> None:
         if not self.requests:
             torch.cuda._lazy_init()  # which compiled code does not call
             self.on_first_request()
-        self._events.append(Alloc(key, nbytes, device.current_stream(), site, reduction))
+        self._events.append(Alloc(key, nbytes, self._stream(gpu), site, reduction))
         self.requests += 1
 
     def _new_key(self) -> int:

@@ -107,6 +107,15 @@ class Recorder(TorchDispatchMode):
             # Autograd is excluded here, and with it torch's own composition of operators from others.
             with self, torch.no_grad(), torch._C._SetExcludeDispatchKeyGuard(_AUTOGRAD, False):
                 return func.redispatch(_ON_CUDA, *args, **kwargs)
+        if len(self.memory.gpus) > 1:
+            kwargs = device.with_index(kwargs)
+            place = next((tensor.device.index for tensor in tensors_in((args, kwargs)) if device.is_on(tensor)), -1)
+            with device.on(place):  # as torch calls kernels
+                return self._computed(func, args, kwargs)
+        return self._computed(func, args, kwargs)
+
+    def _computed(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Return the result of a call on the device, and record what its kernels take."""
         if func in WITH_INDICES:
             args = (args[0], self._without_masks(args[1]), *args[2:])
         self.libraries.operator(func)
@@ -210,7 +219,7 @@ class Recorder(TorchDispatchMode):
     ) -> FakeTensor:
         """Return a fake tensor on the device, in a block whose request has been written."""
         out = self._results.empty(shape, dtype, place)
-        self.memory.lies_in(out.untyped_storage(), key, site)
+        self.memory.lies_in(out.untyped_storage(), key, site, place.index)
         return out
 
     # --- what happens beside operators

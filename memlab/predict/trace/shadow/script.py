@@ -168,6 +168,8 @@ class _Ending:
         trace.world_size = int(os.environ.get("WORLD_SIZE", self.file.world_size))
         if self.recorder.memory.requests:
             trace.gpu = device.index_on_node(self.recorder.memory.gpu)
+        if len(self.recorder.memory.gpus) > 1:
+            trace.gpus = list(self.recorder.memory.gpus)
         trace.seconds = time.process_time()
         ranks, own = Path(self.file.session.options.folder), self.file.path
         path = (own or ranks / f"rank{trace.rank}.json").with_suffix(".trace.json")

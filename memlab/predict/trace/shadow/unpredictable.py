@@ -108,9 +108,9 @@ EXPLAINED = f"memlab.{NAME}"
 
 OWN_STAND_IN = "add a stand-in to a folder of your own: memlab predict --stand-ins FOLDER (docs/your_own_command.md)"
 
-ONE_GPU = (
-    "memlab predicts one GPU for each process. Start a process for each GPU (torchrun), or let the script see one: "
-    "hardware.gpus=1"
+NO_REPLICAS = (
+    "memlab predicts no replicas of a model in one process. Start a process for each GPU (torchrun), or let the script "
+    "see one: hardware.gpus=1"
 )
 
 SET_DEVICE = "call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first use of a GPU"

@@ -67,7 +67,7 @@ def load(folder: Path, new: Path | None = None) -> ctypes.CDLL:
     found = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
     found.memlab_install.argtypes = [ctypes.c_int, CALLBACK]
     found.memlab_stream.restype = found.memlab_new_stream.restype = ctypes.c_int64
-    found.memlab_set_stream.argtypes = [ctypes.c_int64]
+    found.memlab_set_stream.argtypes = [ctypes.c_int, ctypes.c_int64]
     return found
 
 

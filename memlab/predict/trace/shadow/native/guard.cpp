@@ -144,7 +144,7 @@ void memlab_install(int devices, Callback told) {
 }
 int memlab_device() { return current_device; }
 int memlab_exchange_device(int device) { return exchange(static_cast<DeviceIndex>(device)); }
-int64_t memlab_stream() { return current_stream[current_device]; }
-void memlab_set_stream(int64_t stream) { current_stream[current_device] = stream; }
+int64_t memlab_stream(int device) { return current_stream[device < 0 ? current_device : device]; }
+void memlab_set_stream(int device, int64_t stream) { current_stream[current_device = static_cast<DeviceIndex>(device)] = stream; }
 int64_t memlab_new_stream(int high_priority) { return new_stream(high_priority != 0); }
 }

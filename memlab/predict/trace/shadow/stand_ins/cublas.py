@@ -1,4 +1,4 @@
-"""cuBLAS: its workspace, which torch allocates at a thread's first matrix product on a stream and never frees.
+"""cuBLAS: its workspace, which torch allocates at a thread's first matrix product on a stream of a GPU and never frees.
 
 Source: ``getCUDABlasLtWorkspace`` and ``getCurrentCUDABlasHandle`` in ``aten/src/ATen/cuda/CublasHandlePool.cpp``.
 """
@@ -19,14 +19,15 @@ _PRODUCTS = [
 
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
-    handles: set[tuple[int, int]] = set()
+    handles: set[tuple[int, int | None, int]] = set()
 
     def workspace(*args, **options) -> list[int]:
-        handle = (threading.get_ident(), device.current_stream())
+        thread, gpu_number = threading.get_ident(), device.recorder.memory.number_of(device.current())
+        handle = (thread, gpu_number, device.current_stream())
         if handle in handles:
             return []
         handles.add(handle)
-        device.recorder.libraries.note(HANDLE, threading.get_ident())
+        device.recorder.libraries.note(HANDLE, (thread, gpu_number))
         return [gpu.cublas_workspace]
 
     return StandIn(kernels=dict.fromkeys(_PRODUCTS, Kernel(kept=workspace, owner="cuBLAS")))

@@ -1,0 +1,42 @@
+"""GPUs of a process that uses several: a record has an entry for each, as if they were ranks, measured or predicted."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from memlab.core.sizes import MIB
+
+OTHER_GPU_BYTES = MIB
+"""Bytes that a process has on a second GPU that counts. Less are mistakes of scripts, as of every rank on cuda:0."""
+
+_NOT_SEEN = ("peak_active_bytes", "device_used_bytes", "num_alloc_retries", "num_ooms", "oom", "host_probe")
+"""Figures that a process has of its own device alone."""
+
+
+def others_that_count(rank: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the other devices of a measured process. Ranks of several have one GPU each."""
+    facts = rank["attached"]
+    others = facts.get("other_devices") or [] if facts.get("world_size") == 1 else []
+    return [each for each in others if each["peak_allocated_bytes"] >= OTHER_GPU_BYTES]
+
+
+def on_each_gpu(rank: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return an entry for each GPU of a process, in the order of their indices: as ranks 0, 1, ... of as many.
+
+    ``rank``: the file of the process. ``others``: ``device`` and known figures of its GPUs beside its own.
+    """
+    if not others:
+        return [dict(rank)]
+    facts = rank["attached"]
+    of_others = {**rank, **dict.fromkeys(_NOT_SEEN), "phases": {}}
+    of_others["attached"] = {**facts, "phases": {}, "peak": None, "growth": None}
+    entries = sorted((rank, *({**of_others, **other} for other in others)), key=_index)
+    shared = {"world_size": len(entries), "local_world_size": len(entries), "other_devices": []}
+    return [
+        {**entry, "rank": number, "attached": {**entry["attached"], **shared, "rank": number, "local_rank": number}}
+        for number, entry in enumerate(entries)
+    ]
+
+
+def _index(entry: Mapping[str, Any]) -> tuple[int, str]:
+    """Return what sorts ``cuda:2`` before ``cuda:10``."""
+    return len(entry["device"]), entry["device"]
