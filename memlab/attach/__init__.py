@@ -80,7 +80,8 @@ A second process that makes an optimizer under the same number (a command of two
 ``other_devices``
     GPUs besides ``device`` on which this process allocated: ``device``; ``peak_allocated_bytes`` and
     ``peak_reserved_bytes`` since process start; ``device_used_bytes``, the driver's figure for the device, with the
-    peak of reserved memory. In a record, those of a process that is no rank of several have entries of their own.
+    peak of reserved memory. In a record, those of a process that is no rank of several have entries of their own;
+    ``is_gpu_of_process`` is ``true`` in all entries of the process.
 ``optimizers``
     Each: ``class`` (``module.Name``), ``defaults``, ``groups``, ``parameters``, ``dtypes``.
 ``models``

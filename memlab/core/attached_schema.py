@@ -142,6 +142,7 @@ class Attached(TypedDict, total=False):
     growth: FoundGrowth | None
     phases: dict[str, Annotated[_Phase, Others(Bytes | None)]]
     other_devices: list[FoundDevice]
+    is_gpu_of_process: bool
     models: list[FoundModel] | None
     deepspeed: list[FoundEngine] | None
     optimizers: list[FoundOptimizer] | None

@@ -207,7 +207,15 @@ def _taken(record: Record) -> str:
     text = _of_limit(units.about(known[most]), record)
     if known[most] - known[least] < DIFFERENT * known[most]:
         return text
-    return f"{text} on rank {most}, {units.about(known[least])} on rank {least}"
+    return f"{text} on {_named(record, [most])}, {units.about(known[least])} on {_named(record, [least])}"
+
+
+def _named(record: Record, numbers: Sequence[int]) -> str:
+    """Name ranks by their numbers: ``ranks 0-3``, or the GPUs of one process: ``cuda:0, cuda:1``."""
+    ranks = [rank for rank in record.ranks if rank["rank"] in numbers]
+    if all((rank.get("attached") or {}).get("is_gpu_of_process") for rank in ranks):
+        return ", ".join(rank["device"] for rank in ranks)
+    return f"rank{'s' * (len(numbers) > 1)} {ranges(numbers)}"
 
 
 def _of_limit(size: str, record: Record) -> str:
@@ -233,7 +241,7 @@ def _out_of_memory(record: Record) -> str:
         return f"{'out of host memory: ' if record.status == 'host_oom' else ''}{_reason(record)}"
     at, need = failed[0]["oom"] or {}, needed(record)
     numbers = [rank["rank"] for rank in failed]
-    some = f" on rank{'s' * (len(numbers) > 1)} {ranges(numbers)}" if len(record.ranks) > len(numbers) else ""
+    some = f" on {_named(record, numbers)}" if len(record.ranks) > len(numbers) else ""
     likely = "likely " if record.summary.get("verdict") == EDGE else ""
     where = f" in {place(at, failed[0])}" if at.get("phase") or at.get("step") else ""
     if need is not None:

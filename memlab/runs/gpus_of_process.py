@@ -31,6 +31,7 @@ def on_each_gpu(rank: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) ->
     of_others["attached"] = {**facts, "phases": {}, "peak": None, "growth": None}
     entries = sorted((rank, *({**of_others, **other} for other in others)), key=_index)
     shared = {"world_size": len(entries), "local_world_size": len(entries), "other_devices": []}
+    shared["is_gpu_of_process"] = True
     return [
         {**entry, "rank": number, "attached": {**entry["attached"], **shared, "rank": number, "local_rank": number}}
         for number, entry in enumerate(entries)

@@ -17,7 +17,7 @@ from tests.shadow.one_rank import NODE, run
 pytestmark = [pytest.mark.shadow, pytest.mark.long(8)]
 
 ATTEMPTS = """
-import sys, tempfile, torch
+import os, sys, tempfile, torch
 from huggingface_hub import hf_hub_download
 from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPTQConfig
@@ -39,6 +39,13 @@ step.__module__ = "torchao.optim.adam"
 
 def require_vllm():
     raise ImportError("vLLM is not available and `use_vllm` is set to True. Please install vLLM.")
+
+def of_two_ranks(attempt):
+    os.environ["WORLD_SIZE"] = "2"
+    try:
+        attempt()
+    finally:
+        del os.environ["WORLD_SIZE"]
 
 def compile_extension():
     raise OSError("CUDA_HOME environment variable is not set. Please set it to your CUDA install root.")
@@ -63,7 +70,7 @@ ATTEMPTS = {
     "values": lambda: torch.nn.utils.rnn.pack_padded_sequence(tensor.view(8, 64, -1), torch.arange(8, 0, -1), True),
     "kernel": lambda: torch.nn.LSTM(4, 4).cuda()(tensor.view(-1, 1, 4)),
     "data parallel": lambda: torch.nn.DataParallel(torch.nn.Linear(4, 4).cuda())(tensor.view(-1, 4)),
-    "other GPU": lambda: torch.ones(1 << 20, device="cuda:1"),
+    "other GPU": lambda: of_two_ranks(lambda: torch.ones(1 << 20, device="cuda:1")),
     "sparse": lambda: torch.nn.Embedding(9, 4, sparse=True, device="cuda")(tensor[:4].long()).sum().backward(),
     "graph": lambda: torch.cuda.CUDAGraph(),
     "pool": lambda: torch.cuda.MemPool(),
@@ -114,7 +121,7 @@ EXPECTED = {
     "values": ("_pack_padded_sequence.default depends on values", "--stand-ins"),
     "kernel": ("calls a CUDA kernel past its dispatcher", "--stand-ins"),
     "data parallel": ("DataParallel spreads batches over 2 GPUs", "torchrun", "hardware.gpus=1"),
-    "other GPU": ("puts others on cuda:1", "torchrun", "hardware.gpus=1"),
+    "other GPU": ("puts others on cuda:1, and a rank has one GPU", "torch.cuda.set_device("),
     "sparse": ("torch.nn.Embedding(sparse=True)", "Predict with sparse=False"),
     "graph": ("torch.cuda.CUDAGraph keeps what it captures in a memory pool of its own", "Predict without it"),
     "pool": ("torch.cuda.MemPool", "Predict without it"),
