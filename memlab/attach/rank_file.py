@@ -26,9 +26,6 @@ VERSION = 1
 RANKS_OF_NODE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE")
 """Variables that may hold the number of ranks on this node: of torchrun, DeepSpeed, Open MPI and Slurm."""
 
-OF_OTHERS = ("device", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
-"""What is known of a device that a process uses beside its own."""
-
 RUNNING = {"status": "interrupted", "reason": "The process was killed, or it still runs.", "ended": "running"}
 
 
@@ -182,8 +179,13 @@ class RankFile:
             "growth": session.growth.facts(outcome["ended"]),
             "phases": {name: asdict(peaks) for name, peaks in session.figures.phases.items()},
             "other_devices": [
-                dict(zip(OF_OTHERS, (f"cuda:{index}", *figures), strict=True))
-                for index, figures in session.memory.others().items()
+                {
+                    "device": f"cuda:{index}",
+                    "peak_allocated_bytes": allocated,
+                    "peak_reserved_bytes": reserved,
+                    "device_used_bytes": used,
+                }
+                for index, (allocated, reserved, used) in session.memory.others().items()
             ],
             **session.facts,
             "meter_errors": own_errors.noted,

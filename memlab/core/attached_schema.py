@@ -75,12 +75,15 @@ class FoundModel(TypedDict, total=False):
     wrappers: list[str] | None
 
 
-class FoundDevice(TypedDict, total=False):
-    """A GPU that a process uses beside its own."""
-
+class _Device(TypedDict):
     device: str
     peak_allocated_bytes: Bytes
     peak_reserved_bytes: Bytes
+
+
+class FoundDevice(_Device, total=False):
+    """A GPU that a process uses beside its own. Older records lack ``device_used_bytes``."""
+
     device_used_bytes: Bytes
 
 

@@ -8,7 +8,10 @@ from memlab.core.sizes import MIB
 OTHER_GPU_BYTES = MIB
 """Bytes that a process has on a second GPU that counts. Less are mistakes of scripts, as of every rank on cuda:0."""
 
-_NOT_SEEN = ("peak_active_bytes", "device_used_bytes", "num_alloc_retries", "num_ooms", "oom", "host_probe")
+_OF_OTHERS = ("device", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
+"""What a process notes of its GPUs beside its own."""
+
+_NOT_SEEN = dict.fromkeys(("peak_active_bytes", "num_alloc_retries", "num_ooms", "oom", "host_probe"))
 """Figures that a process has of its own device alone."""
 
 
@@ -27,11 +30,16 @@ def on_each_gpu(rank: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) ->
     if not others:
         return [dict(rank)]
     facts = rank["attached"]
-    of_others = {**rank, **dict.fromkeys(_NOT_SEEN), "phases": {}}
-    of_others["attached"] = {**facts, "phases": {}, "peak": None, "growth": None}
-    entries = sorted((rank, *({**of_others, **other} for other in others)), key=_index)
-    shared = {"world_size": len(entries), "local_world_size": len(entries), "other_devices": []}
-    shared["is_gpu_of_process"] = True
+    of_others = {**rank, **_NOT_SEEN, "phases": {}, "attached": {**facts, "phases": {}, "peak": None, "growth": None}}
+    entries = sorted(
+        (rank, *({**of_others, **{key: other.get(key) for key in _OF_OTHERS}} for other in others)), key=_index
+    )
+    shared = {
+        "world_size": len(entries),
+        "local_world_size": len(entries),
+        "other_devices": [],
+        "is_gpu_of_process": True,
+    }
     return [
         {**entry, "rank": number, "attached": {**entry["attached"], **shared, "rank": number, "local_rank": number}}
         for number, entry in enumerate(entries)

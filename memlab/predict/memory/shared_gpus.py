@@ -16,10 +16,13 @@ from memlab.predict.trace.trace_format import Trace
 def gpus_of_ranks(traces: Mapping[int, Trace], ranks: int, ranks_of_node: int, gpus: int) -> list[int]:
     """Return for each rank the index of its GPU among the ``gpus`` of its node.
 
-    The first and the last rank of a node tell how many GPUs the ranks have chosen between them, on which they take
-    turns: four ranks with ``set_device(rank // 2)`` choose two. Ranks that chose none by a number have one each, as far
-    as there are as many.
+    Where not all ranks were traced, the first and the last rank of a node tell how many GPUs the ranks have chosen
+    between them, on which they take turns: four ranks with ``set_device(rank // 2)`` choose two. Ranks that chose none
+    by a number have one each, as far as there are as many.
     """
+    known = [trace.gpu for _, trace in sorted(traces.items()) if trace.gpu is not None]
+    if len(known) == ranks > 1:
+        return known
     first, last = traces[min(traces)].gpu, traces[max(traces)].gpu
     chosen = gpus
     if len(traces) > 1 and first is not None and last is not None:
