@@ -18,7 +18,7 @@ from memlab.launch.orphans import exclusively
 from memlab.launch.outcome import reason_of
 from memlab.launch.user_command.found_config import found_config
 from memlab.launch.user_command.measure import check_program, command_record, keep_what_was_found, plan_of
-from memlab.launch.user_command.outcome import NO_STEP
+from memlab.launch.user_command.outcome import NO_STEP, by_failure
 from memlab.launch.user_command.supervise import Finished
 from memlab.planner.command_changes import predicted_changes
 from memlab.planner.command_record import TracedCommand, record_of
@@ -259,7 +259,7 @@ def _save(traces: Mapping[int, Trace], folder: RunFolder) -> None:
 
 def _failure(simulated: Simulated, meters: Mapping[int, Mapping[str, Any]]) -> str | None:
     """Return why the command failed on simulated GPUs; ``None`` if all its ranks ended well."""
-    if broken := next((rank for rank in meters.values() if rank["status"] != "ok"), None):
+    if broken := next((rank for rank in by_failure(meters.values()) if rank["status"] != "ok"), None):
         names_the_place = (broken["reason"] or "").startswith(NAME)
         told = reason_of({**broken, "attached": {}} if names_the_place else broken)
         return f"on simulated GPUs, {told.replace(NAME, '', 1)}"

@@ -1,7 +1,7 @@
 """Outcome of a user's command: status and reason, from the files of its ranks, its exit code and its output."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def outcome(
     ``ranks``: the files of the ranks. ``host_ooms``: processes that the kernel ended for memory. ``has_loaded``:
     whether a process loaded memlab's meters. ``log``: the output of the command.
     """
-    ranks = sorted(ranks, key=lambda rank: rank["attached"].get("failed_at") or math.inf)
+    ranks = by_failure(ranks)
     if found := out_of_memory(ranks, host_ooms):
         return found
     if ended.how == "interrupted":
@@ -48,6 +48,11 @@ def outcome(
     if ended.returncode:
         return "failed", _exit(ended, log)
     return "ok", None
+
+
+def by_failure(ranks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Sort the files of ranks by the time of their failure; ranks that did not fail by themselves come last."""
+    return sorted(ranks, key=lambda rank: rank["attached"].get("failed_at") or math.inf)
 
 
 def _at(ranks: Sequence[Mapping[str, Any]]) -> str:

@@ -97,6 +97,8 @@ def _without_flash_attn(config: Config) -> Config:
 class _Sdpa:
     """``torch.nn.functional.scaled_dot_product_attention`` on a GPU of one model."""
 
+    __name__ = _MATH.__name__  # by which context parallelism replaces the function
+
     def __init__(self, gpu: GpuModel):
         self.gpu = gpu
 
