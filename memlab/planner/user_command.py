@@ -28,7 +28,8 @@ from memlab.predict.memory.whole_epoch import ORDER, other_orders, with_whole_ep
 from memlab.predict.memory.workspaces import WORKSPACES, with_workspaces
 from memlab.predict.outside.appearances import COMMUNICATOR
 from memlab.predict.time.calibrate import resolve
-from memlab.predict.trace.run_command import ITS_OUTPUT, LOG, Node, Simulated, simulate
+from memlab.predict.trace.run_command import ITS_OUTPUT, LOG, Node, RanksDiffer, Simulated, simulate
+from memlab.predict.trace.shadow.launchers import ALL_RANKS
 from memlab.predict.trace.shadow.unpredictable import NAME, SET_DEVICE
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
@@ -200,6 +201,8 @@ def traced_command(
 ) -> TracedCommand:
     """Run the ranks that differ on simulated GPUs, in a sandbox. Arguments are those of :func:`predicted_record`.
 
+    The first and the last rank are taken to be all that differ. If they send to single others, all ranks are run anew.
+
     ``other_end``: the choice that is made the other way round (trace/shadow/choices.py). Raises :class:`CommandFailed`
     if the script fails, trains nothing, or has not ended after ``timeout_s`` seconds.
     """
@@ -214,6 +217,8 @@ def traced_command(
             simulated = simulate(words, node, folder.path, steps, variables, other_end, timeout_s, sandbox.run)
         except LimitError as error:
             raise CommandFailed(str(error), sandbox.effects()) from None
+        except RanksDiffer:
+            return traced_command(words, folder, hardware, steps, {**environ, ALL_RANKS: "1"}, other_end, timeout_s)
         effects = sandbox.effects()
         meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
         if simulated.waited_at is not None:

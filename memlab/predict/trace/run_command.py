@@ -42,7 +42,7 @@ VARIABLE = "MEMLAB_SIMULATION"
 SEED = 1
 """Seed of torch in a script that sets none itself, so that two predictions are equal."""
 
-_REQUEST, _REFUSAL, _STACK = "simulation.json", "refusal.txt", ".stack"
+_REQUEST, _REFUSAL, _STACK, _ALL_RANKS = "simulation.json", "refusal.txt", ".stack", "all_ranks"
 
 
 def own_folder() -> Path:
@@ -98,6 +98,12 @@ def refuse(why: str) -> NoReturn:
     os._exit(1)
 
 
+def ask_for_all_ranks() -> NoReturn:
+    """Note that the ranks differ, and end this process: see :class:`RanksDiffer`."""
+    (own_folder() / _ALL_RANKS).touch()
+    os._exit(1)
+
+
 def refusal(own: Path) -> str | None:
     """Return why a process of the command could not have simulated GPUs; ``None`` if none said so."""
     return read_end(own / _REFUSAL, MOST_WORDS) or None
@@ -148,6 +154,10 @@ class SimulationError(MemlabError):
     """The command's interpreter cannot simulate GPUs, or no process of the command did."""
 
 
+class RanksDiffer(MemlabError):
+    """The ranks of the command differ: start it anew, with the variable launchers.ALL_RANKS."""
+
+
 @dataclass(frozen=True)
 class Simulated:
     """A command that has ended: its exit code, its last words where it failed, and the traces of its ranks.
@@ -176,7 +186,7 @@ def simulate(
     ``folder``, the run folder, receives the output of the command, the files of its ranks and their traces.
     ``environ``: the variables that the command would get. ``steps``, ``other_end`` and ``timeout_s``: see
     :class:`Simulation`. ``run``: runs the command as ``subprocess.run`` does, for example in a sandbox. Raises
-    :class:`SimulationError` where no process of the command could simulate GPUs.
+    :class:`SimulationError` where no process of the command could simulate GPUs, and :class:`RanksDiffer`.
     """
     run_folder = RunFolder(folder)
     own = run_folder.empty_folder(install.FOLDER)
@@ -185,6 +195,8 @@ def simulate(
     run_folder.drop_simulated()
     try:
         returncode, waited_at = _run(words, own, folder / LOG, environ, timeout_s, run)
+        if (own / _ALL_RANKS).exists():
+            raise RanksDiffer
         run_folder.take_simulated(own)
         why = refusal(own) or (NOT_SIMULATED if returncode == 0 and not install.has_loaded(folder) else None)
         native.keep(own, native.of_commands())
@@ -225,7 +237,7 @@ def steps_done(folder: Path) -> list[int]:
 
 
 MOST_RANKS = 8
-"""Ranks whose steps are counted: two run."""
+"""The most ranks that run, where ranks differ, and whose steps are counted."""
 
 
 def traces_in(folder: Path) -> dict[int, Trace]:

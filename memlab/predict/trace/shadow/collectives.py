@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import FakeProcessGroup, FakeWork
 from torch.distributed import device_mesh, distributed_c10d
 
 from memlab.attach.nested_tensors import tensors_in
-from memlab.predict.trace.shadow import device, sent_objects
+from memlab.predict.trace.shadow import device, point_to_point, sent_objects
 from memlab.predict.trace.shadow.values import Values
 
 _BACKEND = "memlab_fake"
@@ -64,11 +64,13 @@ def install() -> None:
         module.init_process_group = _init_process_group
         module.new_group = _new_group
         module.broadcast_object_list = _broadcast_object_list
+        module.batch_isend_irecv = _batch_isend_irecv
         module.get_backend = lambda group=None: "nccl"
         module.is_nccl_available = lambda: True
 
 
 _init, _new, _broadcast_objects = dist.init_process_group, dist.new_group, dist.broadcast_object_list
+_batch = dist.batch_isend_irecv
 
 
 @functools.wraps(_init)
@@ -111,6 +113,13 @@ def _broadcast_object_list(object_list, src=None, group=None, device=None, group
         object_list[:] = sent_objects.receive(ranks) or object_list
 
 
+@functools.wraps(_batch)
+def _batch_isend_irecv(p2p_op_list: list) -> list:
+    """Send before receiving: here a rank waits for what it receives as soon as it asks for it."""
+    works = _batch(sorted(p2p_op_list, key=lambda each: each.op is not dist.isend))
+    return [_Work(work, [each.tensor for each in p2p_op_list]) for work in works]
+
+
 def _runs_in(group) -> None:
     """Note that a collective runs in a group, the default one if it is ``None``: NCCL makes its communicator."""
     device.recorder.libraries.runs_in(group or dist.group.WORLD)
@@ -135,6 +144,8 @@ def answer(func, args: tuple, values: Values) -> Any:
     if name.startswith("allgather"):
         for outs, source in zip(*_pairs(args), strict=True):
             _gather(outs, source, values)
+    elif name.startswith(("send", "recv")):
+        point_to_point.exchange(func, args, values)
     elif name.startswith(("allreduce", "reduce")) and "scatter" not in name:
         _reduce(args, values)
     elif not name.startswith("broadcast"):

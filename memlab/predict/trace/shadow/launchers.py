@@ -12,7 +12,7 @@ from memlab.attach import import_hook
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Mapping, MutableMapping
     from typing import Any
 
 NAMES = frozenset(
@@ -26,6 +26,9 @@ NAMES = frozenset(
 
 NODES = "MEMLAB_NODES"
 """Variable with the number of nodes that torch's launcher was asked for, where it starts one node."""
+
+ALL_RANKS = "MEMLAB_ALL_RANKS"
+"""Variable that makes all ranks run, of a command on one node."""
 
 
 def is_launcher() -> bool:
@@ -75,27 +78,35 @@ def takes_part(environ: "MutableMapping[str, str]") -> bool:
     On several nodes, the last rank of this node becomes the last rank of all. A script that starts its other ranks
     itself may number them by ``NODE_RANK`` and ``LOCAL_RANK`` (Lightning).
     """
+    if ALL_RANKS in environ:
+        return True
     if environ.get("NODE_RANK") == "0" and "RANK" not in environ:
         return environ.get("LOCAL_RANK") in (None, "0", str(int(environ.get("WORLD_SIZE", 1)) - 1))
     numbers = [environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
-    here = environ.get("LOCAL_WORLD_SIZE") or environ.get("LOCAL_SIZE") or environ.get("WORLD_SIZE", "")
-    if not all(text.isdigit() for text in (*numbers, here)):
+    if not all(text.isdigit() for text in numbers):
         return True
     rank, local_rank, world_size = map(int, numbers)
+    here = ranks_of_node(environ) or world_size
     world_size *= int(environ.pop(NODES, 1))
-    nodes = world_size // int(here)
+    nodes = world_size // here
     environ["WORLD_SIZE"] = str(world_size)
     if "GROUP_WORLD_SIZE" in environ:
         environ["GROUP_WORLD_SIZE"] = str(nodes)
     if rank == 0:
         return True
-    if local_rank < int(here) - 1:
+    if local_rank < here - 1:
         return False
     environ["RANK"] = str(world_size - 1)
     for name in ("GROUP_RANK", "CROSS_RANK"):  # number of the node: torch's name, DeepSpeed's name
         if name in environ:
             environ[name] = str(nodes - 1)
     return True
+
+
+def ranks_of_node(environ: "Mapping[str, str]") -> int | None:
+    """Return how many ranks the launcher starts on this node; ``None`` if its variables do not tell."""
+    text = environ.get("LOCAL_WORLD_SIZE") or environ.get("LOCAL_SIZE") or ""
+    return int(text) if text.isdigit() else None
 
 
 def wait_for_started_ranks() -> None:

@@ -1,0 +1,76 @@
+"""What a rank sends to one other rank, as the stages of a pipeline do. Such ranks differ, so all of them run.
+
+Stages tell each other shapes in integers, objects included, so the values of integers arrive: through files in the
+folder that all ranks share. Floats have no values, and nobody waits for them.
+"""
+
+import ctypes
+import os
+import time
+from collections import Counter
+
+import torch
+import torch.distributed as dist
+
+from memlab.predict.trace.run_command import MOST_RANKS, ask_for_all_ranks, own_folder
+from memlab.predict.trace.shadow import launchers
+from memlab.predict.trace.shadow.unpredictable import UnpredictableError
+from memlab.predict.trace.shadow.values import MOST_BYTES, Values
+
+POLL_S = 0.01
+
+_messages: Counter[tuple[int, int]] = Counter()
+"""Integers that have been exchanged: sender and receiver -> number of tensors."""
+
+
+def exchange(func, args: tuple, values: Values) -> None:
+    """Send or receive the tensors of a call of ``c10d::send`` or ``c10d::recv_``."""
+    tensors, group, peer, _ = args
+    _need_all_ranks()
+    here, there = dist.get_rank(), dist.get_global_rank(dist.ProcessGroup.unbox(group), peer)
+    sends = func._schema.name == "c10d::send"
+    for tensor in tensors:
+        if not tensor.is_floating_point() and tensor.numel() * tensor.element_size() <= MOST_BYTES:
+            (_send if sends else _receive)(tensor, *((here, there) if sends else (there, here)), values)
+        elif not sends:
+            values.forget(tensor)
+
+
+def _need_all_ranks() -> None:
+    """Start the command anew with all ranks, unless they run. Raises :class:`UnpredictableError` if they are many."""
+    ranks = dist.get_world_size()
+    if ranks > min(MOST_RANKS, launchers.ranks_of_node(os.environ) or ranks):
+        raise UnpredictableError(
+            f"a rank sends to one other, so the {ranks} ranks differ (stages of a pipeline, a ring). Such ranks are "
+            f"predicted on one node, and at most {MOST_RANKS} of them. Predict with fewer"
+        )
+    if ranks > 2 and launchers.ALL_RANKS not in os.environ:
+        ask_for_all_ranks()
+
+
+def _send(tensor: torch.Tensor, source: int, target: int, values: Values) -> None:
+    """Write the values into the next file of this way; an empty one if they are not known."""
+    known = values.of(tensor)
+    known = torch.empty(0) if known is None else known.contiguous()
+    file = _next_file(source, target)
+    written = file.with_suffix(".part")
+    written.write_bytes(ctypes.string_at(known.data_ptr(), known.numel() * known.element_size()))
+    written.replace(file)
+
+
+def _receive(tensor: torch.Tensor, source: int, target: int, values: Values) -> None:
+    """Wait for the next file of this way. Raises :class:`UnpredictableError` if the sender ends without it."""
+    file, end = _next_file(source, target), own_folder() / f"rank{source}.trace.json"
+    while not file.exists():
+        if end.exists() and not file.exists():
+            raise UnpredictableError(f"rank {target} waits for integers of rank {source}, which has ended")
+        time.sleep(POLL_S)
+    content = bytearray(file.read_bytes())
+    values.forget(tensor)
+    if content:
+        values.write(tensor, torch.frombuffer(content, dtype=tensor.dtype).view(tensor.shape))
+
+
+def _next_file(source: int, target: int):
+    _messages[source, target] += 1
+    return own_folder() / f"rank{source}to{target}.{_messages[source, target]}"
