@@ -144,7 +144,7 @@ def answer(func, args: tuple, values: Values) -> Any:
     if name.startswith("allgather"):
         for outs, source in zip(*_pairs(args), strict=True):
             _gather(outs, source, values)
-    elif name.startswith(("send", "recv")):
+    elif name in ("send", "recv"):
         point_to_point.exchange(func, args, values)
     elif name.startswith(("allreduce", "reduce")) and "scatter" not in name:
         _reduce(args, values)

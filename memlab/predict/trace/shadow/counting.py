@@ -15,6 +15,7 @@ from torch.utils.flop_counter import flop_registry
 from memlab.attach.nested_tensors import tensors_in
 from memlab.core.record import WORK, left_out
 from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow.libraries import FUNCTIONAL, group_of
 from memlab.predict.trace.shadow.tf32 import uses_tf32
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import (
@@ -71,13 +72,13 @@ _OF_ONE_STREAM = frozenset({KernelLaunch, Copy, HostWork, RecordEvent, HostWaits
 
 _BY_NAME = {
     "allgather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
     "allreduce": "all_reduce",
     "broadcast": "broadcast",
     "reduce": "reduce",
     "alltoall": "all_to_all",
 }
-"""Prefix of a c10d operator's name -> kind of collective. The first matching prefix decides."""
+"""Prefix of a collective's name, without underscores -> its kind. The first matching prefix decides."""
 
 
 class _Operator:
@@ -98,8 +99,9 @@ class _Operator:
         self.written = [
             i for i, a in enumerate(arguments) if returns_nothing and a.alias_info and a.alias_info.is_write
         ]
-        if self.namespace == "c10d":
-            name = packet.__name__.lstrip("_")
+        self.is_collective = self.namespace in ("c10d", FUNCTIONAL)
+        if self.is_collective:
+            name = packet.__name__.replace("_", "")
             kind = next((kind for start, kind in _BY_NAME.items() if name.startswith(start)), None)
             self.collective = None if kind is None else COLLECTIVES.index(kind)
 
@@ -162,8 +164,8 @@ class Counter:
         self.operators += 1
         if not known.has_kernel:
             return
-        if known.namespace == "c10d":
-            return self._collective(known, args)
+        if known.is_collective:
+            return self._collective(known, func, args, out)
         read = list(tensors_in((args, kwargs)))
         written = list(tensors_in(out))
         where = {tensor.device.type for tensor in (*read, *written)}
@@ -261,11 +263,11 @@ class Counter:
         causal = at is not None and (args[at] if at < len(args) else kwargs.get("is_causal"))
         return flops // 2 if causal else flops  # torch's formulas count the full score matrix, the kernels skip half
 
-    def _collective(self, known: _Operator, args: tuple) -> None:
+    def _collective(self, known: _Operator, func, args: tuple, out: Any) -> None:
         if known.collective is None:
             return
-        group = next(torch.distributed.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch.ScriptObject))
-        sides = [sum(map(bytes_in_memory, tensors_in(arg))) for arg in args[:2]]
+        sides = [sum(map(bytes_in_memory, tensors_in(side))) for side in (*args[:2], out)]
+        group = group_of(func, args)
         self._add(Collective, device.current_stream(), known.collective, group.size(), max(sides))
         self.collectives += 1
 

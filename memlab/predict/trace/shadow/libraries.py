@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _resolve_process_group
 from torch._ops import OpOverload
 
 from memlab.attach.nested_tensors import tensors_in
@@ -20,6 +21,9 @@ _ATTENTION = {
     _aten._scaled_dot_product_flash_attention_backward.default: ATTENTION_BACKWARD,
 }
 """Operators whose kernels are large pieces of code, which the driver loads when they first run."""
+
+FUNCTIONAL = "_c10d_functional"
+"""Namespace of the collectives that return new tensors, which DTensor uses."""
 
 META_IS_CUDA = frozenset({_aten._cudnn_rnn_flatten_weight.default})
 """Operators whose kernel for meta tensors is that for CUDA: ``aten/src/ATen/native/cudnn/RNN.cpp``."""
@@ -42,9 +46,11 @@ class Libraries:
             self._seen.add((what, key))
             self._trace.appearances.append(Appearance(len(self._trace.events), what, cause, ranks))
 
-    def operator(self, func: OpOverload) -> None:
+    def operator(self, func: OpOverload, args: tuple) -> None:
         if func in _ATTENTION:
             self.note(_ATTENTION[func], device.recorder.memory.number_of(device.current()))
+        elif func.namespace == FUNCTIONAL:
+            self.collective(func, args)
 
     def made(self, group: Any, backend: str | None) -> None:
         """Note the communicator of a new group, if it is connected at once and this rank is in it."""
@@ -57,8 +63,9 @@ class Libraries:
 
     def collective(self, func: OpOverload, args: tuple) -> None:
         """Note the first collective of a group on the device. A barrier of NCCL is one, too."""
-        if func._schema.name == "c10d::barrier" or any(map(device.is_on, tensors_in(args))):
-            self.runs_in(dist.ProcessGroup.unbox(args[_group_index(func)]))
+        group = group_of(func, args)
+        if group and (func._schema.name == "c10d::barrier" or any(map(device.is_on, tensors_in(args)))):
+            self.runs_in(group)
 
     def runs_in(self, group: dist.ProcessGroup) -> None:
         if group.group_name not in self._on_host:
@@ -69,10 +76,21 @@ class Libraries:
         self.note(COMMUNICATOR, group.group_name, _name(group), group.size())
 
 
+def group_of(func: OpOverload, args: tuple) -> dist.ProcessGroup | None:
+    """Return the process group of a collective; ``None`` for an operator without one, as the wait for a collective."""
+    index = _group_index(func)
+    group = None if index is None else args[index]
+    if isinstance(group, torch.ScriptObject):
+        return dist.ProcessGroup.unbox(group)
+    return _resolve_process_group(group) if isinstance(group, str) else group
+
+
 @cache
-def _group_index(func: OpOverload) -> int:
-    """Return the index of the process group among the arguments of a c10d operator."""
-    return next(index for index, argument in enumerate(func._schema.arguments) if "ProcessGroup" in str(argument.type))
+def _group_index(func: OpOverload) -> int | None:
+    """Return the index of the process group among the arguments of an operator: functional collectives have its name,
+    or the group itself (PyTorch 2.13)."""
+    arguments = enumerate(func._schema.arguments)
+    return next((i for i, each in arguments if "ProcessGroup" in str(each.type) or each.name == "group_name"), None)
 
 
 def _name(group: dist.ProcessGroup) -> str:

@@ -31,6 +31,7 @@ _aten = torch.ops.aten
 _VALUE_OF = _aten._local_scalar_dense.default
 _DEVICE = torch.ops.prim.device.default
 _TO_COPY = _aten._to_copy.default
+_WAIT = torch.ops._c10d_functional.wait_tensor.default
 WITH_INDICES = frozenset(
     {_aten.index.Tensor, _aten._unsafe_index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 )
@@ -72,6 +73,7 @@ class Recorder(TorchDispatchMode):
             _aten.allclose.default: functools.partial(self.reads.compared, torch.allclose, True),
             _aten.is_pinned.default: lambda tensor, *rest: device.is_pinned(tensor),
             _aten._pin_memory.default: self._pin_memory,
+            _WAIT: self._wait,
             _aten.record_stream.default: lambda tensor, stream: self.memory.record_stream(tensor, stream.stream_id),
         }
 
@@ -118,7 +120,7 @@ class Recorder(TorchDispatchMode):
         """Return the result of a call on the device, and record what its kernels take."""
         if func in WITH_INDICES:
             args = (args[0], self._without_masks(args[1]), *args[2:])
-        self.libraries.operator(func)
+        self.libraries.operator(func, args)
         kernel = self.kernels.get(func, _ORDINARY)
         owner = kernel.owner or func
         for sizes in kernel.launches(*args, **kwargs):
@@ -186,6 +188,11 @@ class Recorder(TorchDispatchMode):
     def _value(self, tensor: torch.Tensor) -> bool | int | float:
         self._count(_VALUE_OF, (tensor,), {}, None)
         return self.reads.item(tensor)
+
+    def _wait(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Wait for a functional collective: the tensor that it returned is the result, not a new one."""
+        self.counter.wait_for_collective(self.counter.last_collective())
+        return tensor
 
     def _see(self, out: Any, func: Any, options: dict[str, Any]) -> None:
         self.memory.see(out, func, pinned=bool(options.get("pin_memory")))

@@ -49,7 +49,17 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     }
     if config.training.loop == "command":  # the predictions of memlab's own training were judged without these blocks
         kernels[_aten.embedding_dense_backward.default] = Kernel(temporaries=sorted_indices, workspaces=partial_sums)
-    return StandIn(changes={"torch._subclasses.fake_impls": _shape_of_addmm}, kernels=kernels)
+    changes = {
+        "torch._subclasses.fake_impls": _shape_of_addmm,
+        "torch.distributed._functional_collectives": _wrap_without_copy,
+    }
+    return StandIn(changes=changes, kernels=kernels)
+
+
+def _wrap_without_copy(collectives: ModuleType, recorder: Recorder) -> None:
+    """Wrap the result of a functional collective as on GPUs: the fake implementation of PyTorch 2.13 allocates it anew."""
+    if hasattr(collectives, "_wrap_tensor_autograd"):
+        recorder.in_python.add(collectives._wrap_tensor_autograd._opoverload)
 
 
 def _copy(matrices: torch.Tensor, *rest, **options) -> list[int]:
