@@ -57,7 +57,7 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
 
 
 def _wrap_without_copy(collectives: ModuleType, recorder: Recorder) -> None:
-    """Wrap the result of a functional collective as on GPUs: the fake implementation of PyTorch 2.13 allocates it anew."""
+    """Wrap results of functional collectives as on GPUs: the fake implementation of PyTorch 2.13 makes new tensors."""
     if hasattr(collectives, "_wrap_tensor_autograd"):
         recorder.in_python.add(collectives._wrap_tensor_autograd._opoverload)
 
