@@ -37,8 +37,8 @@ def step(tensor):
 
 step.__module__ = "torchao.optim.adam"
 
-def require_vllm():
-    raise ImportError("vLLM is not available and `use_vllm` is set to True. Please install vLLM.")
+def require_xformers():
+    raise ImportError("xformers is not available and `attention` is set to it. Please install xformers.")
 
 def of_two_ranks(attempt):
     os.environ["WORLD_SIZE"] = "2"
@@ -60,8 +60,8 @@ ATTEMPTS = {
     "compiled model": lambda: torch.compile(torch.nn.Linear(4, 4)),
     "compiled function": lambda: square(tensor),
     "compiled step": lambda: torch.compile(step)(tensor),
-    "package": lambda: __import__("vllm"),
-    "library": lambda: require_vllm(),
+    "package": lambda: __import__("xformers"),
+    "library": lambda: require_xformers(),
     "extension": lambda: compile_extension(),
     "model": lambda: AutoModelForCausalLM.from_pretrained("org/model"),
     "tokenizer": lambda: AutoTokenizer.from_pretrained("org/model"),
@@ -106,8 +106,8 @@ EXPECTED = {
     "compiled model": ("torch.compile decides by itself what Linear keeps", "Predict it without torch.compile"),
     "compiled function": ("torch.compile decides by itself what square keeps", "Predict it without torch.compile"),
     "compiled step": ("the steps of torchao's AdamW8bit", "Predict with bitsandbytes.optim.AdamW8bit"),
-    "package": ("vllm is not installed", "--stand-ins"),
-    "library": ("vllm is not installed", "--stand-ins"),
+    "package": ("xformers is not installed", "--stand-ins"),
+    "library": ("xformers is not installed", "--stand-ins"),
     "extension": ("compiles CUDA code", "--stand-ins"),
     "model": (
         "org/model is no folder here, and not whole in the Hugging Face cache",
@@ -185,8 +185,8 @@ def test_values_that_a_script_without_a_file_reads_are_listed(tmp_path):
 
 
 def test_the_last_words_of_a_rank_are_that_line(tmp_path):
-    with pytest.raises(ShadowError, match=r"script\.py:2: vllm is not installed, .* --stand-ins FOLDER"):
-        run(tmp_path, "import torch\nimport vllm\n")
+    with pytest.raises(ShadowError, match=r"script\.py:2: xformers is not installed, .* --stand-ins FOLDER"):
+        run(tmp_path, "import torch\nimport xformers\n")
 
 
 def test_a_crash_of_compiled_code_names_the_line(tmp_path):
@@ -211,7 +211,7 @@ optimizer.step()
         ("", "raise SystemExit(3)", r"script\.py:7: The script ended itself with exit code 3;"),
         ("", "sys.exit('no data')", r"script\.py:7: The script ended itself with exit code 1: no data;"),
         ("raise SystemExit('no data')", "", r"exit code 1: SystemExit: .* exit code 1: no data at .*script\.py:3;"),
-        ("import vllm", "", r"simulated GPUs, rank 0: script\.py:3: vllm is not installed"),
+        ("import xformers", "", r"simulated GPUs, rank 0: script\.py:3: xformers is not installed"),
     ],
 )
 def test_a_script_that_ends_itself_failed_at_its_line(tmp_path, monkeypatch, before, after, reason):
