@@ -1,10 +1,10 @@
-"""vLLM in the trainer's own process (TRL's ``vllm_mode="colocate"``): the memory that it takes, and completions that are
-as long as they may be. What it takes was not measured.
+"""vLLM in the trainer's own process (``vllm_mode="colocate"`` of TRL): the memory that it takes, which was not measured,
+and completions as long as they may be.
 
 An engine takes ``gpu_memory_utilization`` of the GPU's memory, beside what the trainer has: its weights and its largest
-activations, and the rest for the cache. ``sleep`` gives all of it back, and the first ``wake_up`` takes all of it again,
-where vLLM would map the weights and the cache one after the other. The memory is a block of torch's allocator, as in
-vLLM without sleep mode; with it, ``torch.cuda.memory_reserved`` on a GPU goes on counting what sleeps.
+activations, and the rest for its cache. ``sleep`` gives all of it back. The first ``wake_up`` takes all of it again,
+where vLLM maps weights and cache one after the other. The memory is a block of torch's allocator, as in vLLM without
+sleep mode. With it, ``torch.cuda.memory_reserved`` on a GPU still counts what sleeps, which the device has back.
 
 Source: ``request_memory`` in ``vllm/v1/worker/utils.py``, ``Worker.determine_available_memory`` and ``Worker.sleep`` in
 ``vllm/v1/worker/gpu_worker.py``, and ``vllm/device_allocator/cumem.py`` of vLLM 0.26.
@@ -27,8 +27,8 @@ from memlab.predict.trace.trace_format import DECIDED, GENERATION
 VERSION = "0.26.0"
 
 _INSTALLED = (
-    f"vLLM, which is not installed here, was taken as installed on the GPUs, in version {VERSION}, with the memory that "
-    f"its source says (not measured){DECIDED}"
+    f"vLLM, which is not installed here, was taken as installed on the GPUs, in version {VERSION}, with the memory "
+    f"that its source says (not measured){DECIDED}"
 )
 
 
@@ -41,7 +41,7 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     modules: dict[str, dict[str, Any]] = {
         "vllm": {"LLM": LLM, "RequestOutput": SimpleNamespace, **parameters},
         "vllm.sampling_params": parameters,
-        **dict.fromkeys(("vllm.utils", "vllm.distributed", "vllm.distributed.weight_transfer"), {}),
+        **{name: {} for name in ("vllm.utils", "vllm.distributed", "vllm.distributed.weight_transfer")},
         **{module: dict.fromkeys(names, _no_server) for module, names in of_servers.items()},
     }
     return StandIn(
@@ -63,7 +63,7 @@ class SamplingParams:
 
 
 class LLM:
-    """An engine. ``llm_engine`` has what trainers reach into: the lengths, and the model that they load weights into."""
+    """An engine. ``llm_engine`` has what trainers reach into: the longest sample, and the model that gets weights."""
 
     def __init__(
         self, model: str, gpu_memory_utilization: float = 0.9, max_model_len: int | None = None,
