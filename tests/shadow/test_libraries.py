@@ -71,6 +71,6 @@ def test_a_group_on_the_host_has_none_and_what_comes_after_the_last_step_does_no
 def test_fused_attention_is_noted_once(trace):
     libraries = Libraries(trace)
     for _ in range(2):
-        libraries.operator(torch.ops.aten._scaled_dot_product_cudnn_attention.default)
-        libraries.operator(torch.ops.aten.mm.default)
+        libraries.operator(torch.ops.aten._scaled_dot_product_cudnn_attention.default, ())
+        libraries.operator(torch.ops.aten.mm.default, ())
     assert [each.what for each in trace.appearances] == [ATTENTION]

@@ -1,5 +1,5 @@
-"""vLLM in the trainer's own process (``vllm_mode="colocate"`` of TRL): the memory that it takes, which was not measured,
-and completions as long as they may be.
+"""vLLM in the trainer's own process (``vllm_mode="colocate"`` of TRL): the memory that it takes (not measured), and
+completions as long as they may be.
 
 An engine takes ``gpu_memory_utilization`` of the GPU's memory, beside what the trainer has: its weights and its largest
 activations, and the rest for its cache. ``sleep`` gives all of it back. The first ``wake_up`` takes all of it again,
@@ -75,9 +75,9 @@ class LLM:
         free, total = torch.cuda.mem_get_info()
         self._nbytes = math.ceil(total * gpu_memory_utilization)
         if free < self._nbytes:
-            raise ValueError(
+            raise UnpredictableError(
                 f"vLLM refuses to start: {in_gib(free)} of {in_gib(total)} are free, and gpu_memory_utilization="
-                f"{gpu_memory_utilization} asks for {in_gib(self._nbytes)}"
+                f"{gpu_memory_utilization} asks for {in_gib(self._nbytes)}. Lower it, or make vLLM's engine first"
             )
         self._sleeps = enable_sleep_mode
         self.wake_up()
@@ -93,7 +93,7 @@ class LLM:
 
     def sleep(self, level: int = 1) -> None:
         if not self._sleeps:
-            raise ValueError("vLLM sleeps only with enable_sleep_mode=True")
+            raise UnpredictableError("vLLM sleeps only with enable_sleep_mode=True")
         self._memory = None
         gc.collect()
         torch.cuda.empty_cache()
