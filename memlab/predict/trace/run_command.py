@@ -2,8 +2,8 @@
 
 The launcher of the command starts the ranks with its own options and its own environment. In a rank, torch finds
 simulated GPUs (trace/shadow/script.py). The first rank and the last one run: rank 0 logs and saves, and all others are
-alike. The ranks between them end at once, unless ranks differ (shadow/point_to_point.py). The command's own interpreter and torch are used, so its environment needs
-neither memlab nor what memlab needs.
+alike. The ranks between them end at once, unless ranks differ (shadow/point_to_point.py). The command's own interpreter
+and torch are used, so its environment needs neither memlab nor what memlab needs.
 
 Its processes share one folder with memlab, the only one in which they can change anything: they read of the simulated
 GPUs there, and leave their files. memlab writes nothing there while they run. When they have ended, it copies the files
