@@ -35,12 +35,13 @@ _WITH_WORK = (
 
 
 class _Work:
-    """Handle of a finished collective. It holds the tensors of the collective until ``wait``."""
+    """Handle of a finished collective. It holds the tensors of the collective until ``wait``. ``number``: of the
+    collective among those that are counted; -1: it is not counted."""
 
-    def __init__(self, work, tensors):
+    def __init__(self, work, tensors, number: int = -1):
         self._work = work
         self._tensors = tensors
-        self._number = device.recorder.counter.last_collective()
+        self._number = number
 
     def wait(self, *args) -> bool:
         self._tensors = None
@@ -129,11 +130,11 @@ def _holding(collective):
     @functools.wraps(collective)
     def call(*args, **kwargs):
         work = collective(*args, **kwargs)
+        counter = device.recorder.counter
         if work is None:  # synchronous: the current stream waits immediately
-            counter = device.recorder.counter
             counter.wait_for_collective(counter.last_collective())
             return None
-        return _Work(work, (args, kwargs))
+        return _Work(work, (args, kwargs), counter.last_collective())
 
     return call
 
