@@ -141,7 +141,10 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 parallel_state.initialize_model_parallel(2, 2)
 model_parallel_cuda_manual_seed(1)
 size = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}
-config = TransformerConfig(num_layers=2, hidden_size=256, num_attention_heads=4, pipeline_dtype=torch.float32, **size)
+config = TransformerConfig(
+    num_layers=2, hidden_size=256, num_attention_heads=4, pipeline_dtype=torch.float32, **size,
+    deallocate_pipeline_outputs=True,  # as Megatron-LM's own programs do
+)
 model = GPTModel(
     config, get_gpt_layer_local_spec(), 1024, 64, share_embeddings_and_output_weights=False,
     pre_process=parallel_state.is_pipeline_first_stage(), post_process=parallel_state.is_pipeline_last_stage(),

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from .. import import_hook
 from ..own_errors import note
-from ..phases import LOAD, SAVE
+from ..phases import BACKWARD, LOAD, SAVE
 from ..session import Session
 from . import accelerate, build_locks, datasets, deepspeed, torch, transformers
 from .wrap import during
@@ -19,6 +19,7 @@ LISTENERS = {
     "torch.distributed.fsdp": torch.listen_to_fsdp,
     "torch.distributed._composable.fsdp": torch.listen_to_fsdp2,  # its place before torch 2.6
     "torch.distributed.checkpoint": partial(during, phases={"save": SAVE, "async_save": SAVE, "load": LOAD}),
+    "megatron.core.pipeline_parallel.schedules": partial(during, phases={"custom_backward": BACKWARD}),
     "lomo_optim": torch.listen_to_lomo,
     "safetensors.torch": partial(during, phases={"save_file": SAVE, "load_file": LOAD}),
     "torch.utils.file_baton": build_locks.listen,
