@@ -10,7 +10,7 @@ from memlab.core.config import Hardware
 from memlab.core.errors import FolderError, MemlabError
 from memlab.planner import user_command
 from memlab.planner.user_command import HUB, TRACKERS
-from memlab.predict.trace.run_command import LOG, SimulationError
+from memlab.predict.trace.run_command import LOG, Simulated, SimulationError
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.runs.folder import RunFolder
 from memlab.system.deadman import guarded
@@ -65,6 +65,13 @@ def test_a_script_that_takes_too_much_has_a_record_that_says_so(tmp_path, monkey
     record = user_command.predict_command(["sleep", "60"], Hardware(memory_gib=80.0), folder, None)
     assert record.status == "failed" and "processes; at most 0 may run" in record.reason
     assert folder.read_record().reason == record.reason
+
+
+def test_the_rank_that_failed_first_is_named_and_not_one_that_its_launcher_ended():
+    killed = {"rank": 0, "status": "interrupted", "reason": "killed", "attached": {"failed_at": None}}
+    failed = {"rank": 1, "status": "failed", "reason": "ValueError: no", "attached": {"failed_at": 3.0}}
+    reason = user_command._failure(Simulated(1, "", {}), {0: killed, 1: failed})
+    assert reason == "on simulated GPUs, rank 1: ValueError: no"
 
 
 def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, monkeypatch, record):

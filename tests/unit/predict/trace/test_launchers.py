@@ -20,6 +20,17 @@ def test_the_first_and_the_last_rank_run():
     assert [launchers.takes_part(rank(number, 4)) for number in range(4)] == [True, False, False, True]
 
 
+def test_all_ranks_run_where_they_differ():
+    assert all(launchers.takes_part(rank(number, 4) | {launchers.ALL_RANKS: "1"}) for number in range(4))
+
+
+@pytest.mark.parametrize(
+    ("environ", "ranks"), [(rank(1, 4), 4), (rank(1, 2, size="LOCAL_SIZE"), 2), ({"WORLD_SIZE": "4"}, None)]
+)
+def test_the_ranks_of_a_node(environ, ranks):
+    assert launchers.ranks_of_node(environ) == ranks
+
+
 @pytest.mark.parametrize("environ", [{}, {"RANK": "1"}, {"RANK": "1", "WORLD_SIZE": "4"}])
 def test_a_process_without_the_variables_of_a_launcher_runs(environ):
     assert launchers.takes_part(environ)
