@@ -9,7 +9,7 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.planner.user_command import predict_command
-from memlab.predict.trace.run_command import Node, simulate
+from memlab.predict.trace.run_command import LOG, Node, simulate
 from memlab.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(40)]
@@ -91,6 +91,28 @@ for _ in range(2):
 
 def test_integers_and_objects_arrive(tmp_path):
     assert predicted(tmp_path, BEGIN + MEETS.format(more=""), 2).status == "ok"
+
+
+BROADCAST = """
+names = [f"run-of-rank-{rank}", rank]
+dist.broadcast_object_list(names, src=0)
+print(rank, "has", *names, flush=True)
+last = [rank]
+dist.broadcast_object_list(last, src=1)
+print(rank, "keeps", *last, flush=True)
+model = torch.nn.Linear(len(names[0]), 1).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(2):
+    model(torch.ones(1, len(names[0]), device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_objects_of_a_rank_that_runs_reach_the_others(tmp_path):
+    record = predicted(tmp_path, BEGIN + BROADCAST, 3)
+    assert record.status == "ok", record.reason
+    said = (tmp_path / "run" / LOG).read_text().splitlines()
+    assert {"0 has run-of-rank-0 0", "2 has run-of-rank-0 0", "0 keeps 0", "2 keeps 2"} <= set(said)
 
 
 def test_a_rank_does_not_wait_for_one_that_has_ended(tmp_path):

@@ -8,6 +8,7 @@ copies of its shards.
 
 import functools
 import os
+import pickle
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch._C._distributed_c10d import FakeProcessGroup, FakeWork
 from torch.distributed import device_mesh, distributed_c10d
 
 from memlab.attach.nested_tensors import tensors_in
-from memlab.predict.trace.shadow import device, point_to_point, sent_objects
+from memlab.predict.trace.shadow import device, mailbox, point_to_point
 from memlab.predict.trace.shadow.values import Values
 
 _BACKEND = "memlab_fake"
@@ -102,16 +103,16 @@ def _new_group(ranks=None, timeout=None, backend=None, pg_options=None, *args, g
 
 @functools.wraps(_broadcast_objects)
 def _broadcast_object_list(object_list, src=None, group=None, device=None, group_src=None) -> None:
-    """Send objects as torch does. Those of the first rank reach the others; from any other, a rank keeps its own."""
+    """Send objects as torch does. If the sender does not run, a rank keeps its own."""
     _runs_in(group)
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     sender = src or 0 if group_src is None else ranks[group_src]
+    address = f"group{abs(hash(tuple(ranks)))}"  # the hash of integers is the same in each process
     if dist.get_rank() == sender:
         _broadcast_objects(object_list, src=src, group=group, device=device, group_src=group_src)
-        if sender == 0:
-            sent_objects.send(object_list, ranks)
-    elif sender == 0:
-        object_list[:] = sent_objects.receive(ranks) or object_list
+        mailbox.send(sender, address, pickle.dumps(list(object_list)))
+    elif (content := mailbox.receive(sender, address)) is not None:
+        object_list[:] = pickle.loads(content)
 
 
 @functools.wraps(_batch)

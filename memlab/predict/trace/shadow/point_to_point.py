@@ -1,26 +1,19 @@
 """What a rank sends to one other rank, as the stages of a pipeline do. Such ranks differ, so all of them run.
 
-Stages tell each other shapes in integers, objects included, so the values of integers arrive: through files in the
-folder that all ranks share. Floats have no values, and nobody waits for them.
+Stages tell each other shapes in integers, objects included, so the values of integers arrive. Floats have no values,
+and nobody waits for them.
 """
 
 import ctypes
 import os
-import time
-from collections import Counter
 
 import torch
 import torch.distributed as dist
 
-from memlab.predict.trace.run_command import MOST_RANKS, ask_for_all_ranks, own_folder
-from memlab.predict.trace.shadow import launchers
+from memlab.predict.trace.run_command import MOST_RANKS, ask_for_all_ranks
+from memlab.predict.trace.shadow import launchers, mailbox
 from memlab.predict.trace.shadow.unpredictable import UnpredictableError
 from memlab.predict.trace.shadow.values import MOST_BYTES, Values
-
-POLL_S = 0.01
-
-_messages: Counter[tuple[int, int]] = Counter()
-"""Integers that have been exchanged: sender and receiver -> number of tensors."""
 
 
 def exchange(func, args: tuple, values: Values) -> None:
@@ -49,28 +42,17 @@ def _need_all_ranks() -> None:
 
 
 def _send(tensor: torch.Tensor, source: int, target: int, values: Values) -> None:
-    """Write the values into the next file of this way; an empty one if they are not known."""
+    """Send the values; nothing if they are not known."""
     known = values.of(tensor)
     known = torch.empty(0) if known is None else known.contiguous()
-    file = _next_file(source, target)
-    written = file.with_suffix(".part")
-    written.write_bytes(ctypes.string_at(known.data_ptr(), known.numel() * known.element_size()))
-    written.replace(file)
+    mailbox.send(source, str(target), ctypes.string_at(known.data_ptr(), known.numel() * known.element_size()))
 
 
 def _receive(tensor: torch.Tensor, source: int, target: int, values: Values) -> None:
-    """Wait for the next file of this way. Raises :class:`UnpredictableError` if the sender ends without it."""
-    file, end = _next_file(source, target), own_folder() / f"rank{source}.trace.json"
-    while not file.exists():
-        if end.exists() and not file.exists():
-            raise UnpredictableError(f"rank {target} waits for integers of rank {source}, which has ended")
-        time.sleep(POLL_S)
-    content = bytearray(file.read_bytes())
+    """Wait for the values. Raises :class:`UnpredictableError` if the sender ends without them."""
+    content = mailbox.receive(source, str(target))
+    if content is None:
+        raise UnpredictableError(f"rank {target} waits for integers of rank {source}, which has ended")
     values.forget(tensor)
     if content:
-        values.write(tensor, torch.frombuffer(content, dtype=tensor.dtype).view(tensor.shape))
-
-
-def _next_file(source: int, target: int):
-    _messages[source, target] += 1
-    return own_folder() / f"rank{source}to{target}.{_messages[source, target]}"
+        values.write(tensor, torch.frombuffer(bytearray(content), dtype=tensor.dtype).view(tensor.shape))

@@ -93,8 +93,8 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
         beside_dispatcher,
         device,
         exits,
+        mailbox,
         patches,
-        sent_objects,
         stand_ins,
         unpredictable,
     )
@@ -103,7 +103,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from memlab.predict.trace.shadow.short_epochs import ShortEpochs
     from memlab.predict.trace.trace_format import Trace
 
-    sent_objects.note_rank(os.environ.get("RANK"))
+    mailbox.note_rank(os.environ.get("RANK"))
     gpus = _gpus(simulation)
     device.start(library)
     patches.install()
