@@ -23,11 +23,16 @@ class GpuModel:
 
 
 # ``cublas_workspace``: aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize(): 32 MiB on Hopper and
-# data-center Blackwell, else :4096:2:16:8 (two of 4 MiB, eight of 16 KiB). cublasLt shares it
-# (TORCH_CUBLASLT_UNIFIED_WORKSPACE is on by default). It is a block of the caching allocator, held for each (handle,
-# stream); every thread has a handle of its own, so forward (main thread) and backward (autograd's) make two.
+# data-center Blackwell, else :4096:2:16:8 (two of 4 MiB, eight of 16 KiB). It is a block of the caching allocator, held
+# for each (handle, stream); every thread has a handle of its own, so forward (main thread) and backward (autograd's)
+# make two.
 _BEFORE_HOPPER = 2 * 4 * MIB + 8 * 16 * 1024
 _SINCE_HOPPER = 32 * MIB
+
+CUBLASLT_WORKSPACE = MIB
+"""Bytes that cublasLt keeps beside cuBLAS, as cuBLAS does: parseCUDABlasLtWorkspaceSize() in the same file. Seen with
+torch 2.11 (an allocation of getCUDABlasLtWorkspace() on an H100, and 1 MiB in each measured model with biases). The
+documentation of torch 2.13 (torch.backends.cuda.cublaslt_workspace_size) says that the two share one by default."""
 
 # ``prefers_cudnn_attention``: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention():
 # compute capability 9.0, 10.0 and 10.3 with cuDNN above 9.15.0, which the wheels of PyTorch 2.11 for CUDA 13 are the

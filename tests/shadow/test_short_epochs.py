@@ -50,7 +50,7 @@ from torch.utils.data import DataLoader
 def padded(rows):
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
-torch.manual_seed(0)
+torch.manual_seed(1)
 model = torch.nn.Sequential(torch.nn.Embedding(1000, 64), torch.nn.Linear(64, 1000)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 train = [torch.full((300 if row == 57 else 10 + row % 20,), 3) for row in range(160)]
@@ -238,7 +238,10 @@ print("length", ids.shape[1])
 model(input_ids=ids, labels=ids).loss.backward()
 kept = torch.rand(4096, 1024, device="cuda")
 kept = kept[kept[:, 0] > 0.5]
-print("kept", *kept.shape)
+chosen = torch.rand(2, 4096, device="cuda") > 0.5
+chosen[:, -1] = True
+parts = torch.arange(4096, device="cuda").expand(2, 4096)[chosen].split((chosen & chosen).sum(-1).tolist())
+print("kept", *kept.shape, "in parts", *map(len, parts))
 optimizer.step()
 """
 
@@ -260,9 +263,9 @@ def test_both_ends_of_a_generation_of_the_load_of_experts_and_of_a_selection_are
         log = tmp_path / "run" / place / LOG
         return [line for line in log.read_text().splitlines() if line.startswith(("length", "kept"))]
 
-    assert said(".") == ["length 128", "kept 4096 1024"]
-    assert said("other_end_generation") == ["length 17", "kept 4096 1024"]
-    assert said("other_end_selection") == ["length 128", "kept 0 1024"]
+    assert said(".") == ["length 128", "kept 4096 1024 in parts 4096 4096"]
+    assert said("other_end_generation") == ["length 17", "kept 4096 1024 in parts 4096 4096"]
+    assert said("other_end_selection") == ["length 128", "kept 0 1024 in parts 0 0"]
 
 
 DISPATCHED = """

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, compress
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -111,7 +112,7 @@ class Trace:
     tokens: Count = 0
     events: list[Event] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
-    sites: list[Site] = field(default_factory=list)
+    sites: Annotated[list[Site], PlainOf(list[Site | list[Count]])] = field(default_factory=list)
     steps: list[Count] = field(default_factory=list)  # index of the first event of each optimizer step
     smooth_from: Count | None = 1  # tokens in a batch from which the size formulas hold (interpolate.py); None: never
     work: list[Item] = field(default_factory=list)  # of the last step
@@ -158,7 +159,7 @@ class Trace:
             "events": list(map(events.to_json, self.events)),
             "work": list(map(work_items.to_json, self.work)),
             "earlier_work": [list(map(work_items.to_json, work)) for work in self.earlier_work],
-            "sites": list(map(vars, self.sites)),
+            "sites": _plain(self.sites),
             "pieces": list(map(vars, self.pieces)),
             "order": self.order and vars(self.order),
         }
@@ -225,7 +226,7 @@ class Trace:
         values["appearances"] = [Appearance(*each) for each in values.get("appearances", [])]
         values["launchers"] = [Launcher(*launcher) for launcher in values.get("launchers", [])]
         values["pieces"] = [Piece(**piece) for piece in values["pieces"]]
-        values["sites"] = list(map(_site, values["sites"]))
+        values["sites"] = _sites(values["sites"])
         values["order"] = EpochOrder(**order) if (order := values.get("order")) else None
         return cls(**values)
 
@@ -247,9 +248,29 @@ def trace_of_command(path: Path) -> Trace:
     return trace
 
 
-def _site(values: dict[str, Any]) -> Site:
-    owner = values.get("owner")  # traces of older versions have none
-    return Site(**{**values, "shape": tuple(values["shape"]), "owner": None if owner is None else Owner(*owner)})
+_BUT_SHAPE = attrgetter("kind", "op", "where", "function", "module", "user_line", "owner")
+
+
+def _plain(sites: Sequence[Site]) -> list[dict[str, Any] | list[int]]:
+    """Return the plain form of sites. Of one that differs from an earlier one in its shape alone, it is the number of
+    that one and the shape: a generation has a million of them."""
+    first: dict[tuple, int] = {}
+    numbers = (first.setdefault(_BUT_SHAPE(site), number) for number, site in enumerate(sites))
+    pairs = enumerate(zip(numbers, sites, strict=True))
+    return [vars(site) if number == alike else [alike, *site.shape] for number, (alike, site) in pairs]
+
+
+def _sites(plain: Sequence[dict[str, Any] | list[int]]) -> list[Site]:
+    sites: list[Site] = []
+    for values in plain:
+        if isinstance(values, dict):
+            owner = values.get("owner")  # traces of older versions have none
+            whole = {**values, "shape": tuple(values["shape"]), "owner": None if owner is None else Owner(*owner)}
+            sites.append(Site(**whole))
+        else:
+            number, *shape = values
+            sites.append(replace(sites[number], shape=tuple(shape)))
+    return sites
 
 
 _WORKSPACE = -1

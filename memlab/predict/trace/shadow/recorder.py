@@ -171,6 +171,7 @@ class Recorder(TorchDispatchMode):
     def _shaped_by_values(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
         self.sizes_follow_values = True
         found = self.values.before(func, args, kwargs)
+        selected = None if found is not None or func is not _aten.nonzero.default else self.values.selected(args[0])
         deciding = args[1:] if func is _aten.masked_select.default else args
         if found is None:
             self.reads.note_choice(SELECTION)
@@ -181,8 +182,10 @@ class Recorder(TorchDispatchMode):
             self._results.empty(*each, where)
             for each in shapes.results(func, args, found, self.values.choices.selects_all)
         ]
-        for out, value in zip(outs, tensors_in(found), strict=False):
+        for out, value in zip(outs, tensors_in((found, selected)), strict=False):
             self.values.give(out, value)
+        if selected is not None:
+            self.values.mark_assumed(outs, SELECTION)
         return outs[0] if len(func._schema.returns) == 1 else tuple(outs)
 
     def _value(self, tensor: torch.Tensor) -> bool | int | float:

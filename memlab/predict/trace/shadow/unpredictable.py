@@ -281,9 +281,8 @@ def _after_a_guess(error: BaseException, assumed: Mapping[CodeType, str]) -> str
     found = [assumed[frame.f_code] for frame, _ in walk_tb(error.__traceback__) if frame.f_code in assumed]
     if not found:
         return None
-    return (
-        f"{found[-1]}, because only a GPU computes it, and then the script failed ({_told(error)}). Predict without it"
-    )
+    taken = re.sub(r" \(called at [^)]*\)", "", found[-1])  # the line of the user comes first, anyway
+    return f"{taken}, because only a GPU computes it, and then the script failed ({_told(error)}). Predict without it"
 
 
 def _told(error: BaseException) -> str:

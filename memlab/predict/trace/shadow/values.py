@@ -54,6 +54,9 @@ _FILLED = {
 _CHOOSING = frozenset({_aten.argmax, _aten.argmin, _aten.max, _aten.min, _aten.multinomial, _aten.sort, _aten.topk})
 """Operators that return indices which depend on the floats in their first argument."""
 
+_COUNTING = frozenset({_aten.sum, _aten.count_nonzero})
+"""Operators that count what a mask selects: all, where it is unknown, as ``nonzero`` then selects."""
+
 MOST_CHOICES = 16 << 20
 """Elements that indices are chosen from, at most: 128 rows of 128 Ki logits."""
 
@@ -134,6 +137,13 @@ class Values:
         facts = self._facts_of(func)
         return self._run(facts, func, args, kwargs) if self._are_known(facts, func, args, kwargs) else None
 
+    def selected(self, mask: torch.Tensor) -> torch.Tensor | None:
+        """Return the positions that an unknown mask selects, on the host; ``None``: they are too many to be known."""
+        if mask.numel() * max(mask.dim(), 1) * 8 > MOST_BYTES:
+            return None
+        with _disable_current_modes():
+            return _aten.full.default(list(mask.shape), self.choices.selects_all, device=_HOST).nonzero()
+
     def writes_to_host(self, func, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Whether the call writes into real host tensors, which are then written: as in a healthy run where unknown."""
         facts = self._facts_of(func)
@@ -165,7 +175,7 @@ class Values:
             if found is not None:
                 self._give_all(out, found)
                 if choice := self.choice_behind((args, kwargs)):
-                    self._mark_assumed((out, list(facts.written(args, kwargs))), choice)
+                    self.mark_assumed((out, list(facts.written(args, kwargs))), choice)
                 return
         elif facts.chooses and args[0].is_floating_point() and self._choose(facts, func, args, kwargs, out):
             return
@@ -181,12 +191,25 @@ class Values:
         """The value in a healthy run of a condition on unknown values, or of what follows from one."""
         if not isinstance(out, torch.Tensor) or not facts.has_values or facts.is_random:
             return None
+        if func.overloadpacket in _COUNTING and args[0].dtype is torch.bool and out.numel():
+            mask = getattr(args[0].untyped_storage(), "_memlab_taken", self.choices.selects_all)
+            return args[0].numel() // out.numel() * bool(mask)
+        if out.numel() > 1 and any(map(self._may_select, tensors_in((args, kwargs)))):
+            return None
         given = tensors_in((args, kwargs)) if self._takes else ()
         if out.dtype is torch.bool or any(hasattr(tensor.untyped_storage(), "_memlab_taken") for tensor in given):
             found = self._run(facts, func, *tree_map(self._one_healthy, (args, kwargs)))
             if isinstance(found, torch.Tensor) and found.numel() == 1:
                 return found.item()
         return None
+
+    def _may_select(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a mask of which nothing is known."""
+        return (
+            tensor.dtype is torch.bool
+            and self.of(tensor) is None
+            and not hasattr(tensor.untyped_storage(), "_memlab_taken")
+        )
 
     def _one_healthy(self, value: Any) -> Any:
         """Return in place of a tensor a host tensor of one element, with its value in a healthy run."""
@@ -206,7 +229,7 @@ class Values:
             tokens = self.choices.next_tokens(func, args[0].shape[-1], indices_of.shape) if args[0].dim() else None
             if tokens is not None:
                 self.give(indices_of, tokens)
-                self._mark_assumed(indices_of, GENERATION)
+                self.mark_assumed(indices_of, GENERATION)
                 return True
             if args[0].numel() > MOST_CHOICES:
                 return False
@@ -221,10 +244,11 @@ class Values:
         indices = [(tensor, value) for tensor, value in found if value.dtype is torch.int64]
         for tensor, value in indices:
             self.give(tensor, value)
-            self._mark_assumed(tensor, ROUTING)
+            self.mark_assumed(tensor, ROUTING)
         return bool(indices)
 
-    def _mark_assumed(self, tensors: Any, choice: str) -> None:
+    def mark_assumed(self, tensors: Any, choice: str) -> None:
+        """Note that the values of tensors follow from a choice."""
         for tensor in tensors_in(tensors):
             tensor.untyped_storage()._memlab_assumed = choice
 

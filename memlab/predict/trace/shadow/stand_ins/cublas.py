@@ -1,12 +1,15 @@
-"""cuBLAS: its workspace, which torch allocates at a thread's first matrix product on a stream of a GPU and never frees.
+"""cuBLAS and cublasLt: their workspaces, which torch allocates at a thread's first matrix product on a stream of a GPU,
+and at its first one that adds a bias, and never frees.
 
-Source: ``getCUDABlasLtWorkspace`` and ``getCurrentCUDABlasHandle`` in ``aten/src/ATen/cuda/CublasHandlePool.cpp``.
+Source: ``getCUDABlasLtWorkspace`` and ``getCurrentCUDABlasHandle`` in ``aten/src/ATen/cuda/CublasHandlePool.cpp``, and
+``isInputCompliesAddmmCudaLt`` in ``aten/src/ATen/native/cuda/Blas.cpp``.
 """
 
 import threading
 
 import torch
 
+from memlab.predict.constants import CUBLASLT_WORKSPACE
 from memlab.predict.outside.appearances import HANDLE
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Kernel, StandIn
@@ -18,16 +21,21 @@ _PRODUCTS = [
 ]
 
 
+def _adds_bias(first: torch.Tensor, *factors: torch.Tensor, beta: float = 1, **options) -> bool:
+    """Whether a product of matrices is one of cublasLt's: it adds a row to each row."""
+    return first.dim() == 1 and beta == 1 and len(factors) == 2 and min(factors[1].shape) > 1
+
+
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
-    handles: set[tuple[int, int | None, int]] = set()
+    held: set[tuple[int, int | None, int, int]] = set()
 
-    def workspace(*args, **options) -> list[int]:
+    def workspaces(*args, **options) -> list[int]:
         thread, gpu_number = threading.get_ident(), device.recorder.memory.number_of(device.current())
-        handle = (thread, gpu_number, device.current_stream())
-        if handle in handles:
-            return []
-        handles.add(handle)
-        device.recorder.libraries.note(HANDLE, (thread, gpu_number))
-        return [gpu.cublas_workspace]
+        needed = [gpu.cublas_workspace, *[CUBLASLT_WORKSPACE] * _adds_bias(*args, **options)]
+        new = [each for each in needed if (thread, gpu_number, device.current_stream(), each) not in held]
+        if new:
+            held.update((thread, gpu_number, device.current_stream(), each) for each in new)
+            device.recorder.libraries.note(HANDLE, (thread, gpu_number))
+        return new
 
-    return StandIn(kernels=dict.fromkeys(_PRODUCTS, Kernel(kept=workspace, owner="cuBLAS")))
+    return StandIn(kernels=dict.fromkeys(_PRODUCTS, Kernel(kept=workspaces, owner="cuBLAS")))
