@@ -50,7 +50,7 @@ from torch.utils.data import DataLoader
 def padded(rows):
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
-torch.manual_seed(1)
+torch.manual_seed(3)
 model = torch.nn.Sequential(torch.nn.Embedding(1000, 64), torch.nn.Linear(64, 1000)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 train = [torch.full((300 if row == 57 else 10 + row % 20,), 3) for row in range(160)]
