@@ -1,12 +1,14 @@
-"""Data loaders: worker processes would have no simulated GPUs, so a rank reads its samples itself, as one worker would.
-No rank is there that sends batches to this one, so each rank loads its batches itself.
+"""Data loaders: worker processes would have no simulated GPUs, so a rank reads its samples itself: as one worker would,
+but a stream as all workers in turn, because each of them may have a part of it. No rank is there that sends batches to
+this one, so each rank loads its batches itself.
 
 The script's loaders keep their class and their attributes; only the iterator that starts workers is another one.
 """
 
 import random
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
@@ -14,6 +16,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import _utils
+from torch.utils.data.dataloader import _DatasetKind
 
 from memlab.attach import import_hook
 from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Recorder, StandIn
@@ -34,7 +37,7 @@ def _without_workers(module: ModuleType, recorder: Recorder, prefix: str) -> Non
     single: Any = getattr(module, f"{prefix}SingleProcessDataLoaderIter")
 
     class InThisProcess(single):
-        """Reads as the only worker. ``_reset`` begins the next epoch of workers that persist."""
+        """Reads as workers would. ``_reset`` begins the next epoch of workers that persist."""
 
         _num_workers = _timeout = property(lambda self: 0, lambda self, of_loader: None)
 
@@ -48,13 +51,14 @@ def _without_workers(module: ModuleType, recorder: Recorder, prefix: str) -> Non
         def _reset(self, loader: Any, first_iter: bool = False) -> None:
             with _as_worker(loader):
                 single.__init__(self, loader)
-            fetch = self._dataset_fetcher.fetch
-
-            def fetch_as_worker(indices: Any) -> Any:
-                with _as_worker(loader):
-                    return fetch(indices)
-
-            self._dataset_fetcher.fetch = fetch_as_worker
+            fetches = [self._dataset_fetcher.fetch]
+            if self._dataset_kind == _DatasetKind.Iterable:
+                for worker in range(1, loader.num_workers):
+                    with _as_worker(loader, worker):
+                        options = (self._auto_collation, self._collate_fn, self._drop_last)
+                        fetcher = _DatasetKind.create_fetcher(self._dataset_kind, loader.dataset, *options)
+                    fetches.append(fetcher.fetch)
+            self._dataset_fetcher.fetch = _in_turn(loader, fetches)
 
         def _shutdown_workers(self) -> None:
             pass
@@ -62,11 +66,34 @@ def _without_workers(module: ModuleType, recorder: Recorder, prefix: str) -> Non
     setattr(module, f"{prefix}MultiProcessingDataLoaderIter", InThisProcess)
 
 
+def _in_turn(loader: Any, fetches: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """Return a function that fetches the batches of workers in turn, until all of them have ended."""
+    turns = deque(enumerate(fetches))
+
+    def fetch(indices: Any) -> Any:
+        while turns:
+            worker, fetch_own = turns[0]
+            try:
+                with _as_worker(loader, worker, len(fetches)):
+                    batch = fetch_own(indices)
+            except StopIteration:
+                turns.popleft()
+            else:
+                turns.rotate(-1)
+                return batch
+        raise StopIteration
+
+    return fetch
+
+
 @contextmanager
-def _as_worker(loader: Any) -> Iterator[None]:
-    """Let ``get_worker_info()`` tell of one worker, which has all samples."""
+def _as_worker(loader: Any, number: int = 0, workers: int | None = None) -> Iterator[None]:
+    """Let ``get_worker_info()`` tell of a worker. ``workers``: default, those of the loader's stream, else one."""
     worker = _utils.worker
-    worker._worker_info = worker.WorkerInfo(id=0, num_workers=1, seed=torch.initial_seed(), dataset=loader.dataset)
+    if workers is None:
+        workers = loader.num_workers if loader._dataset_kind == _DatasetKind.Iterable else 1
+    seed = torch.initial_seed() + number
+    worker._worker_info = worker.WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=loader.dataset)
     try:
         yield
     finally:
