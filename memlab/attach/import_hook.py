@@ -19,6 +19,7 @@ LIBRARIES = (
     "datasets.builder",
     "deepspeed",
     "lomo_optim",
+    "megatron.core.pipeline_parallel.schedules",
     "safetensors.torch",
     STATEFUL_LOADERS,
     "transformers.generation.utils",

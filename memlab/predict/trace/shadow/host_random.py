@@ -6,7 +6,6 @@ example, depends on how many were taken.
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -42,7 +41,11 @@ def take(func, out: Any, generator: torch.Generator | None) -> None:
 
 
 def _skip(generator: torch.Generator, draws: int) -> None:
-    """Skip 32-bit numbers of torch's Mersenne Twister, with numpy's, whose state is the same."""
+    """Skip 32-bit numbers of torch's Mersenne Twister, with numpy's, whose state is the same. Nothing without numpy."""
+    try:
+        import numpy as np
+    except ImportError:
+        return
     state = generator.get_state()
     left, following, words = (state.numpy()[place] for place in _PLACE.values())
     twister = np.random.MT19937()

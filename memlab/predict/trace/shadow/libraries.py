@@ -1,5 +1,6 @@
 """Notes what takes memory outside torch's allocator when it first runs: communicators, handles, attention's kernels."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -31,10 +32,11 @@ META_IS_CUDA = frozenset({_aten._cudnn_rnn_flatten_weight.default})
 
 class Libraries:
     """What a process has used so far. ``connects_at_once``: whether groups are bound to a device, so that NCCL makes
-    their communicators before their first collective. ``notes``: false when the recording has ended."""
+    their communicators before their first collective. ``notes``: false when the recording has ended. ``current_gpu``:
+    numbers the GPUs of a process."""
 
-    def __init__(self, trace: Trace):
-        self._trace = trace
+    def __init__(self, trace: Trace, current_gpu: Callable[[], object] = lambda: None):
+        self._trace, self._current_gpu = trace, current_gpu
         self._seen: set[tuple[str, object]] = set()
         self._on_host: set[str] = set()  # groups that have no NCCL
         self.connects_at_once = False
@@ -48,7 +50,7 @@ class Libraries:
 
     def operator(self, func: OpOverload, args: tuple) -> None:
         if func in _ATTENTION:
-            self.note(_ATTENTION[func], device.recorder.memory.number_of(device.current()))
+            self.note(_ATTENTION[func], self._current_gpu())
         elif func.namespace == FUNCTIONAL:
             self.collective(func, args)
 

@@ -62,7 +62,7 @@ class Recorder(TorchDispatchMode):
         self.assumptions = Assumptions(trace.assumed)
         self.reads = ValueReads(self.values, self.assumptions, trace.choices)
         self.counter = Counter(trace, lambda: self.sites.module)
-        self.libraries = Libraries(trace)
+        self.libraries = Libraries(trace, lambda: self.memory.number_of(device.current()))
         self.allocator = LiveAllocator(trace)
         self.sizes_follow_values = False  # whether the program made a tensor whose size depends on values
         self.kernels: dict[OpOverload, Kernel] = {}  # operators that a stand-in describes
