@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from memlab.attach import install
+from memlab.attach.garbage_collector import paused_garbage_collector
 from memlab.core.config import Hardware
 from memlab.core.errors import ConfigError
 from memlab.core.record import Record
@@ -148,6 +149,7 @@ def _check(words: Sequence[str], hardware: Hardware) -> None:
     check_program(words)
 
 
+@paused_garbage_collector()  # a trace has millions of events
 def predicted_record(
     words: Sequence[str],
     hardware: Hardware,

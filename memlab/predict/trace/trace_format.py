@@ -13,6 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
+from memlab.attach.garbage_collector import paused_garbage_collector
 from memlab.attach.owner import Owner
 from memlab.core.attached_schema import Epoch
 from memlab.core.errors import RecordError
@@ -164,6 +165,7 @@ class Trace:
             "order": self.order and vars(self.order),
         }
 
+    @paused_garbage_collector()
     def save(self, path: Path) -> None:
         """Write the trace, whole or not at all. Raises :class:`WriteError`, which names ``path``."""
         write_whole(path, json.dumps(self.to_json(), separators=(",", ":")).encode())
