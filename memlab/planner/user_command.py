@@ -230,7 +230,9 @@ def traced_command(
         sources = [each["path"] for rank in meters.values() for each in rank["attached"].get("datasets") or ()]
         data.keep(sandbox.written_in(data.folder), sources)
     if (first := meters[min(meters)])["attached"]["world_size"] == 1:  # a process, whose traces are of its GPUs
-        gpus = (f"cuda:{trace.gpu}" for trace in simulated.traces.values() if len(simulated.traces) > 1)
+        gpus = [f"cuda:{trace.gpu}" for trace in simulated.traces.values() if len(simulated.traces) > 1]
+        if gpus and first["device"] not in gpus:  # the current one, which has no large tensors
+            first = {**first, "device": gpus[0]}
         others = [{"device": gpu} for gpu in gpus if gpu != first["device"]]
         meters = {entry["rank"]: entry for entry in on_each_gpu(first, others)}
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}

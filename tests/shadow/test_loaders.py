@@ -94,9 +94,14 @@ class Stream(IterableDataset):
     def __iter__(self):
         worker = get_worker_info()
         assert worker.num_workers == 3
-        return iter([torch.full((10 + row,), 3) for row in range(worker.id, 12, worker.num_workers)])
+        return iter([torch.full((10 + row,), 3) for row in range(self.first, 12, worker.num_workers)])
 
-train(DataLoader(Stream(), 4, collate_fn=padded, num_workers=3, persistent_workers=True))
+def take_a_part(number):
+    get_worker_info().dataset.first = number
+
+stream = Stream()
+train(DataLoader(stream, 4, collate_fn=padded, num_workers=3, worker_init_fn=take_a_part))
+assert not hasattr(stream, "first")
 """
 
 

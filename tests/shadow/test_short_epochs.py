@@ -240,7 +240,8 @@ kept = torch.rand(4096, 1024, device="cuda")
 kept = kept[kept[:, 0] > 0.5]
 chosen = torch.rand(2, 4096, device="cuda") > 0.5
 chosen[:, -1] = True
-parts = torch.arange(4096, device="cuda").expand(2, 4096)[chosen].split((chosen & chosen).sum(-1).tolist())
+counts = (chosen & chosen).long().sum(-1)
+parts = torch.arange(4096, device="cuda").expand(2, 4096)[chosen].split(counts.tolist()) if chosen.any() else [[], []]
 print("kept", *kept.shape, "in parts", *map(len, parts))
 optimizer.step()
 """

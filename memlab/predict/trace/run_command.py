@@ -29,6 +29,7 @@ from memlab.core.errors import MemlabError
 from memlab.files.redact_file import redact_file
 from memlab.files.regular_file import create, read_end
 from memlab.predict.trace.shadow import native
+from memlab.predict.trace.shadow.launchers import ALL_RANKS
 from memlab.predict.trace.shadow_process import last_exception
 from memlab.predict.trace.split_by_gpu import split_by_gpu
 from memlab.predict.trace.trace_format import Trace, trace_of_command
@@ -195,7 +196,7 @@ def simulate(
     run_folder.drop_simulated()
     try:
         returncode, waited_at = _run(words, own, folder / LOG, environ, timeout_s, run)
-        if (own / _ALL_RANKS).exists():
+        if (own / _ALL_RANKS).exists() and ALL_RANKS not in environ:
             raise RanksDiffer
         run_folder.take_simulated(own)
         why = refusal(own) or (NOT_SIMULATED if returncode == 0 and not install.has_loaded(folder) else None)

@@ -14,8 +14,13 @@ _aten = torch.ops.aten
 MOST_DRAWS = 1 << 31
 """Numbers after which a process no longer follows: about 5 s."""
 
-_NORMAL = frozenset({_aten.normal_.default, _aten.randn.default, _aten.randn_like.default})
-TAKING = _NORMAL | {_aten.uniform_.default, _aten.rand.default, _aten.rand_like.default}
+_NORMAL = frozenset(
+    {
+        *(_aten.normal_.default, _aten.normal.float_float),
+        *(_aten.randn.default, _aten.randn.generator, _aten.randn_like.default),
+    }
+)
+TAKING = _NORMAL | {_aten.uniform_.default, _aten.rand.default, _aten.rand.generator, _aten.rand_like.default}
 """Operators that take a known number of random numbers."""
 
 BLOCK = 16

@@ -7,8 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from memlab.predict.trace.run_command import VARIABLE, own_folder
+from memlab.predict.trace.shadow.launchers import ALL_RANKS
 
 POLL_S = 0.01
+
+START_S = 10.0
+"""Seconds in which a rank may still start when another one waits for it."""
 
 _messages: Counter[tuple[int, str]] = Counter()
 """Messages so far: sender and address -> number."""
@@ -17,7 +21,15 @@ _messages: Counter[tuple[int, str]] = Counter()
 def note_rank(rank: str | None) -> None:
     """Note that the process of this rank runs: others wait for its messages."""
     if rank is not None:
-        _process(int(rank)).write_text(str(os.getpid()))
+        written = _process(int(rank)).with_suffix(".part")
+        written.write_text(str(os.getpid()))
+        written.replace(_process(int(rank)))
+
+
+def leave(rank: int) -> None:
+    """Note that this rank sends nothing more, before it waits for others."""
+    if VARIABLE in os.environ:
+        _process(rank).unlink(missing_ok=True)
 
 
 def send(source: int, address: str, content: bytes) -> None:
@@ -33,9 +45,10 @@ def receive(source: int, address: str) -> bytes | None:
     """Wait for the next message of a rank to an address. ``None``: the rank does not run, or it ended without one."""
     if VARIABLE not in os.environ:
         return None
-    file = _next(source, address)
+    file, deadline = _next(source, address), time.monotonic() + START_S
     while not file.exists():
-        if not _runs(source) and not file.exists():
+        may_start = _is_started(source) and not _process(source).exists() and time.monotonic() < deadline
+        if not may_start and not _runs(source) and not file.exists():
             return None
         time.sleep(POLL_S)
     return file.read_bytes()
@@ -46,14 +59,17 @@ def _next(source: int, address: str) -> Path:
     return own_folder() / f"from{source}to{address}.{_messages[source, address]}"
 
 
+def _is_started(rank: int) -> bool:
+    """Whether a launcher starts this rank, and it is not left out."""
+    return ALL_RANKS in os.environ or rank in (0, int(os.environ.get("WORLD_SIZE", 1)) - 1)
+
+
 def _process(rank: int) -> Path:
     return own_folder() / f"rank{rank}.pid"
 
 
 def _runs(rank: int) -> bool:
-    if (own_folder() / f"rank{rank}.trace.json").exists():
-        return False
     with suppress(OSError, ValueError):
-        os.kill(int(_process(rank).read_text()), 0)
-        return True
+        state = Path(f"/proc/{int(_process(rank).read_text())}/stat").read_text().rpartition(")")[2].split()[0]
+        return state not in "ZX"  # ended, and no parent has asked for its exit code
     return False

@@ -18,13 +18,13 @@ from memlab.predict.trace.shadow.values import MOST_BYTES, Values
 
 def exchange(func, args: tuple, values: Values) -> None:
     """Send or receive the tensors of a call of ``c10d::send`` or ``c10d::recv_``."""
-    tensors, group, peer, _ = args
+    tensors, group, peer, tag = args
     _need_all_ranks()
     here, there = dist.get_rank(), dist.get_global_rank(dist.ProcessGroup.unbox(group), peer)
     sends = func._schema.name == "c10d::send"
     for tensor in tensors:
         if not tensor.is_floating_point() and tensor.numel() * tensor.element_size() <= MOST_BYTES:
-            (_send if sends else _receive)(tensor, *((here, there) if sends else (there, here)), values)
+            (_send if sends else _receive)(tensor, *((here, there) if sends else (there, here)), tag, values)
         elif not sends:
             values.forget(tensor)
 
@@ -41,18 +41,19 @@ def _need_all_ranks() -> None:
         ask_for_all_ranks()
 
 
-def _send(tensor: torch.Tensor, source: int, target: int, values: Values) -> None:
+def _send(tensor: torch.Tensor, source: int, target: int, tag: int, values: Values) -> None:
     """Send the values; nothing if they are not known."""
     known = values.of(tensor)
     known = torch.empty(0) if known is None else known.contiguous()
-    mailbox.send(source, str(target), ctypes.string_at(known.data_ptr(), known.numel() * known.element_size()))
+    mailbox.send(source, f"{target}-{tag}", ctypes.string_at(known.data_ptr(), known.numel() * known.element_size()))
 
 
-def _receive(tensor: torch.Tensor, source: int, target: int, values: Values) -> None:
+def _receive(tensor: torch.Tensor, source: int, target: int, tag: int, values: Values) -> None:
     """Wait for the values. Raises :class:`UnpredictableError` if the sender ends without them."""
-    content = mailbox.receive(source, str(target))
+    content = mailbox.receive(source, f"{target}-{tag}")
     if content is None:
         raise UnpredictableError(f"rank {target} waits for integers of rank {source}, which has ended")
-    values.forget(tensor)
     if content:
         values.write(tensor, torch.frombuffer(bytearray(content), dtype=tensor.dtype).view(tensor.shape))
+    else:
+        values.forget(tensor)

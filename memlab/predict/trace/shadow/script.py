@@ -141,12 +141,16 @@ class _Ending:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:
+            from memlab.attach.rank_file import rank_number
+            from memlab.predict.trace.shadow import mailbox
+
             error, session = getattr(sys, "last_value", None), self.file.session
             failed, ending = error is not None and session.outcome(error)["status"] != "ok", session.ending
             if ending.exit_code and not failed:
                 print(f"SystemExit: {ending.exit_line}", file=sys.stderr)
             sys.stdout.flush()
             sys.stderr.flush()
+            mailbox.leave(rank_number())
             launchers.wait_for_started_ranks()
             self._write_and_exit(1 if failed else ending.exit_code)
 

@@ -191,25 +191,23 @@ class Values:
         """The value in a healthy run of a condition on unknown values, or of what follows from one."""
         if not isinstance(out, torch.Tensor) or not facts.has_values or facts.is_random:
             return None
-        if func.overloadpacket in _COUNTING and args[0].dtype is torch.bool and out.numel():
-            mask = getattr(args[0].untyped_storage(), "_memlab_taken", self.choices.selects_all)
-            return args[0].numel() // out.numel() * bool(mask)
-        if out.numel() > 1 and any(map(self._may_select, tensors_in((args, kwargs)))):
-            return None
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else out
+        counts = func.overloadpacket in _COUNTING and not first.is_floating_point() and out.numel()
+        if counts and (each := self._selects(first)) is not None:
+            number = first.numel() // out.numel() * int(each)
+            return float(number) if out.is_floating_point() else number
         given = tensors_in((args, kwargs)) if self._takes else ()
-        if out.dtype is torch.bool or any(hasattr(tensor.untyped_storage(), "_memlab_taken") for tensor in given):
+        follows = any(hasattr(tensor.untyped_storage(), "_memlab_taken") for tensor in given)
+        if torch.bool in (out.dtype, first.dtype) or follows:
             found = self._run(facts, func, *tree_map(self._one_healthy, (args, kwargs)))
             if isinstance(found, torch.Tensor) and found.numel() == 1:
                 return found.item()
         return None
 
-    def _may_select(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is a mask of which nothing is known."""
-        return (
-            tensor.dtype is torch.bool
-            and self.of(tensor) is None
-            and not hasattr(tensor.untyped_storage(), "_memlab_taken")
-        )
+    def _selects(self, mask: torch.Tensor) -> bool | int | float | None:
+        """What each element of an unknown mask, or of what follows from one, is taken for; ``None``: no such tensor."""
+        taken = getattr(mask.untyped_storage(), "_memlab_taken", None)
+        return self.choices.selects_all if taken is None and mask.dtype is torch.bool and mask.numel() > 1 else taken
 
     def _one_healthy(self, value: Any) -> Any:
         """Return in place of a tensor a host tensor of one element, with its value in a healthy run."""
@@ -219,7 +217,9 @@ class Values:
         with _disable_current_modes():
             if known is not None:
                 return known.reshape(-1)[:1].clone().reshape([1] * value.dim())
-            return _aten.full.default([1] * value.dim(), self.healthy(value), dtype=value.dtype, device=_HOST)
+            selects = self._selects(value)
+            element = self.healthy(value) if selects is None else selects
+            return _aten.full.default([1] * value.dim(), element, dtype=value.dtype, device=_HOST)
 
     def _choose(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any], out: Any) -> bool:
         """Give the indices in ``out`` the values that are chosen for unknown floats. ``False``: there are none, or too

@@ -5,6 +5,7 @@ this one, so each rank loads its batches itself.
 The script's loaders keep their class and their attributes; only the iterator that starts workers is another one.
 """
 
+import copy
 import random
 import sys
 from collections import deque
@@ -43,22 +44,27 @@ def _without_workers(module: ModuleType, recorder: Recorder, prefix: str) -> Non
 
         def __init__(self, loader: Any, state: Any = None):
             # ``state``: of a StatefulDataLoader. Each worker had a part of it, so the epoch begins anew.
-            with _as_worker(loader), _same_random_states():
-                if loader.worker_init_fn is not None:
-                    loader.worker_init_fn(0)
+            is_shared = loader._dataset_kind == _DatasetKind.Iterable and loader.num_workers > 1
+            own = [copy.copy(loader.dataset) for _ in range(loader.num_workers)] if is_shared else [loader.dataset]
+            self._datasets = own
+            for worker in range(len(own) if loader.worker_init_fn is not None else 0):
+                with _as_worker(own, worker), _same_random_states():
+                    loader.worker_init_fn(worker)
             self._reset(loader)
 
         def _reset(self, loader: Any, first_iter: bool = False) -> None:
-            with _as_worker(loader):
-                single.__init__(self, loader)
+            scripts_own, vars(loader)["dataset"] = loader.dataset, self._datasets[0]
+            try:
+                with _as_worker(self._datasets):
+                    single.__init__(self, loader)
+            finally:
+                vars(loader)["dataset"] = scripts_own
             fetches = [self._dataset_fetcher.fetch]
-            if self._dataset_kind == _DatasetKind.Iterable:
-                for worker in range(1, loader.num_workers):
-                    with _as_worker(loader, worker):
-                        options = (self._auto_collation, self._collate_fn, self._drop_last)
-                        fetcher = _DatasetKind.create_fetcher(self._dataset_kind, loader.dataset, *options)
-                    fetches.append(fetcher.fetch)
-            self._dataset_fetcher.fetch = _in_turn(loader, fetches)
+            for worker in range(1, len(self._datasets)):
+                with _as_worker(self._datasets, worker):
+                    options = (self._datasets[worker], self._auto_collation, self._collate_fn, self._drop_last)
+                    fetches.append(_DatasetKind.create_fetcher(self._dataset_kind, *options).fetch)
+            self._dataset_fetcher.fetch = _in_turn(self._datasets, fetches)
 
         def _shutdown_workers(self) -> None:
             pass
@@ -66,7 +72,7 @@ def _without_workers(module: ModuleType, recorder: Recorder, prefix: str) -> Non
     setattr(module, f"{prefix}MultiProcessingDataLoaderIter", InThisProcess)
 
 
-def _in_turn(loader: Any, fetches: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+def _in_turn(datasets: list[Any], fetches: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     """Return a function that fetches the batches of workers in turn, until all of them have ended."""
     turns = deque(enumerate(fetches))
 
@@ -74,7 +80,7 @@ def _in_turn(loader: Any, fetches: list[Callable[[Any], Any]]) -> Callable[[Any]
         while turns:
             worker, fetch_own = turns[0]
             try:
-                with _as_worker(loader, worker, len(fetches)):
+                with _as_worker(datasets, worker):
                     batch = fetch_own(indices)
             except StopIteration:
                 turns.popleft()
@@ -87,13 +93,12 @@ def _in_turn(loader: Any, fetches: list[Callable[[Any], Any]]) -> Callable[[Any]
 
 
 @contextmanager
-def _as_worker(loader: Any, number: int = 0, workers: int | None = None) -> Iterator[None]:
-    """Let ``get_worker_info()`` tell of a worker. ``workers``: default, those of the loader's stream, else one."""
+def _as_worker(datasets: list[Any], number: int = 0) -> Iterator[None]:
+    """Let ``get_worker_info()`` tell of a worker. ``datasets``: of all workers."""
     worker = _utils.worker
-    if workers is None:
-        workers = loader.num_workers if loader._dataset_kind == _DatasetKind.Iterable else 1
     seed = torch.initial_seed() + number
-    worker._worker_info = worker.WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=loader.dataset)
+    info = worker.WorkerInfo(id=number, num_workers=len(datasets), seed=seed, dataset=datasets[number])
+    worker._worker_info = info
     try:
         yield
     finally:
