@@ -95,8 +95,9 @@ def _range_of_orders(traced: TracedCommand, need: Mapping[str, int]) -> list[dic
     found: dict[str, list[int]] = {key: [nbytes] for key, nbytes in need.items()}
     for traces in orders:
         (results,) = rank_results([config], [traces], resolve(config).host)
+        limit = max(result.device_total_bytes for result in results) if any(each.oom for each in results) else 0
         for key in found:
-            found[key].append(max(getattr(result, key) for result in results))
+            found[key].append(limit or max(getattr(result, key) for result in results))
     return [{"choice": ORDER, **{key: [min(each), max(each)] for key, each in found.items()}}] if orders else []
 
 

@@ -157,7 +157,7 @@ class _Epoch:
         self._events: list[Event] = []
         self._pieces = [piece for index, piece in self._piece_at.items() if index < self._first]
         self._requests = 0
-        self._new_keys = count(1 + max(self._origins))
+        self._new_keys = count(1 + max(self._origins, default=0))
         found = {key: where for part in self._windows for key, where in part.finds.items()}
         for event in trace.events[: self._first]:
             self._add(event, found.get(event.key) if isinstance(event, MAKE) else None)
@@ -314,7 +314,7 @@ class _Epoch:
         base, alike = self._windows[like], self._alike[like]
         number = len(self._order.sizes[wanted[0]])
         of_blocks = zip(base.batches(number), base.amounts, strict=True)
-        batches = np.array([batch for batch, amounts in of_blocks for _ in amounts])
+        batches = np.array([batch for batch, amounts in of_blocks for _ in amounts], dtype=int)
         known = np.array([list(chain.from_iterable(self._windows[each].amounts)) for each in alike], dtype=float)
         rows = [wanted, *map(self._sizes_of, alike)]
         # Of a window and the next one. What follows the last one is not known.

@@ -35,7 +35,7 @@ class Reduction(NamedTuple):
     @property
     def buffer_bytes(self) -> int:
         """Bytes of the partial sums; 0 when no output is shared between blocks."""
-        columns = self.outputs // self.vector
+        columns = max(self.outputs // self.vector, 1)  # 0 only in a copy with other sizes
         most = THREADS // self.vector
         width = min(_power_of_two_below(columns), most, WARP)
         height = min(_power_of_two_below(self.inputs), most // width)
