@@ -26,7 +26,7 @@ def peaks(record: dict) -> list[int]:
     return [max((rank[key] or 0 for rank in record["ranks"]), default=0) for key in PEAKS]
 
 
-def within(error: float, key: str, record: dict, truth: int) -> bool:
+def is_in_range(key: str, record: dict, truth: int) -> bool:
     """Whether a range of the prediction holds the measurement, where it has one."""
     ranges = [each[key] for each in record["command"].get("ranges", []) if key in each]
     return bool(ranges) and min(low for low, _ in ranges) <= truth <= max(high for _, high in ranges)
@@ -61,7 +61,7 @@ def main(half: str, folder: Path) -> None:
         for number, (predicted, actual, key) in enumerate(zip(peaks(record), known, PEAKS, strict=True)):
             error = predicted / actual - 1
             errors[number].append(error)
-            held = within(error, key, record, actual)
+            held = is_in_range(key, record, actual)
             in_range += [f"{name} {key}"] * held
             found.append(f"{error:+.2%}{' (in its range)' * held}")
         print(f"{told} | {found[0]} | {found[1]} | {took} |")

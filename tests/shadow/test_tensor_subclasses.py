@@ -44,3 +44,22 @@ print(F.scaled_dot_product_attention(query, query, query).dtype)
 
 def test_autocast_converts_what_attention_reads(tmp_path):
     assert run(tmp_path, AUTOCAST)[1].splitlines() == ["torch.bfloat16", "torch.float32"]
+
+
+TIED = """
+import os, torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("nccl")
+with torch.device("meta"):
+    model = torch.nn.Sequential(torch.nn.Embedding(4096, 256), torch.nn.Linear(256, 4096, bias=False))
+model[1].weight = model[0].weight
+fully_shard(model)
+model.to_empty(device="cuda")
+print("tied", model[0].weight is model[1].weight, torch.cuda.memory_allocated() >> 20)
+"""
+
+
+def test_a_tied_weight_of_fsdp2_stays_one_when_the_model_leaves_the_meta_device(tmp_path):
+    (tmp_path / "script.py").write_text(TIED)
+    _, printed = run_script(tmp_path, tmp_path / "script.py", rank=0)
+    assert "tied True 2" in printed.splitlines()  # 4 MiB over two ranks

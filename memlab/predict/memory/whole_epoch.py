@@ -2,9 +2,9 @@
 
 What the allocator reserves depends on the order of all steps. ``Trace.order`` has that order by the sizes of the
 batches (shadow/short_epochs.py). A step that was left out is a copy of one with equal batches. Where none has run, the
-sizes of its blocks follow from several steps that make the same blocks, or are those of the next larger step. Some of
-them hold the batch of the next step. A step frees blocks that the step before it has left: a copy frees those of the
-same origin (trace/shared_launch.py).
+sizes of its blocks follow from several steps that make the same blocks, or are those of the next larger step. Blocks
+that hold a batch which the loader has fetched ahead follow the sizes of the next step. A step frees blocks that the
+step before it has left: a copy frees those of the same origin (trace/shared_launch.py).
 """
 
 import random

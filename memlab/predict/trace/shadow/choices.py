@@ -1,7 +1,7 @@
 """Data-dependent indices: next tokens, experts and selected elements, where logits, scores and masks are unknown.
 
 In an ordinary run a generation is as long as it may be, experts are drawn at random, so that they share the tokens
-about evenly, and masks select all elements. The other extreme is traced in a run of its own (``OTHER_ENDS``).
+about evenly, and masks select all elements. The other extreme is traced in a run of its own (``other_end``).
 """
 
 from collections.abc import Collection, Iterator, Sequence

@@ -89,8 +89,7 @@ def _init_process_group(
         world_size=world_size if world_size > 0 else int(os.environ["WORLD_SIZE"]),
         store=dist.HashStore(),
     )
-    if mailbox.VARIABLE in os.environ:
-        mailbox.note_rank(str(dist.get_rank()))  # launchers in Python do not set RANK
+    mailbox.note_rank(str(dist.get_rank()))  # launchers in Python do not set RANK
     libraries = device.recorder.libraries
     libraries.connects_at_once = device_id is not None
     libraries.made(dist.group.WORLD, backend)

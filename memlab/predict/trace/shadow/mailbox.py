@@ -20,25 +20,20 @@ _messages: Counter[tuple[int, str]] = Counter()
 
 def note_rank(rank: str | None) -> None:
     """Note that the process of this rank runs: others wait for its messages."""
-    if rank is not None:
-        written = _process(int(rank)).with_suffix(".part")
-        written.write_text(str(os.getpid()))
-        written.replace(_process(int(rank)))
+    if rank is not None and VARIABLE in os.environ:
+        _write(_process(int(rank)), str(os.getpid()).encode())
 
 
 def leave(rank: int) -> None:
-    """Note that this rank sends nothing more, before it waits for others."""
+    """Note that this rank sends no more messages: it will wait for the ranks that it has started."""
     if VARIABLE in os.environ:
         _process(rank).unlink(missing_ok=True)
 
 
 def send(source: int, address: str, content: bytes) -> None:
-    """Leave the next message of the rank ``source`` (this one) to an address."""
+    """Write the next message of this rank, ``source``, to an address."""
     if VARIABLE in os.environ:
-        file = _next(source, address)
-        written = file.with_suffix(".part")
-        written.write_bytes(content)
-        written.replace(file)
+        _write(_next(source, address), content)
 
 
 def receive(source: int, address: str) -> bytes | None:
@@ -52,6 +47,13 @@ def receive(source: int, address: str) -> bytes | None:
             return None
         time.sleep(POLL_S)
     return file.read_bytes()
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write a file that others see whole or not at all."""
+    written = file.with_suffix(".part")
+    written.write_bytes(content)
+    written.replace(file)
 
 
 def _next(source: int, address: str) -> Path:

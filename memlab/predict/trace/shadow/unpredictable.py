@@ -277,12 +277,15 @@ def _own_mistake(error: BaseException) -> str | None:
 
 
 def _after_a_guess(error: BaseException, assumed: Mapping[CodeType, str]) -> str | None:
-    """Say what a function that the exception passed had taken for a number: a wrong size is an error elsewhere."""
+    """Return which number was assumed in a function that the exception passed: with another size, it may not fail."""
     found = [assumed[frame.f_code] for frame, _ in walk_tb(error.__traceback__) if frame.f_code in assumed]
     if not found:
         return None
     taken = re.sub(r" \(called at [^)]*\)", "", found[-1])  # the line of the user comes first, anyway
-    return f"{taken}, because only a GPU computes it, and then the script failed ({_told(error)}). Predict without it"
+    return (
+        f"{taken}, because only a GPU computes it, and then the script failed ({_told(error)}). Predict without the "
+        "code that reads it"
+    )
 
 
 def _told(error: BaseException) -> str:
