@@ -63,6 +63,68 @@ class Unet(nn.Module):
         return self.last(hidden).square().mean()
 
 
+def with_norm(kind: type, inputs: int, outputs: int, size: int, **options) -> nn.Module:
+    return nn.Sequential(kind(inputs, outputs, size, **options), nn.InstanceNorm2d(outputs), nn.ReLU(inplace=True))
+
+
+class Residual(nn.Module):
+    """Two convolutions of 3 x 3 beside an identity."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        same = {"padding": 1, "padding_mode": "reflect"}
+        self.layers = nn.Sequential(
+            with_norm(nn.Conv2d, width, width, 3, **same), nn.Conv2d(width, width, 3, **same), nn.InstanceNorm2d(width)
+        )
+
+    def forward(self, hidden):
+        return hidden + self.layers(hidden)
+
+
+class CycleGan(nn.Module):
+    """A generator and a discriminator for each direction, as in CycleGAN; pictures go there and back."""
+
+    def __init__(self, width: int = 64):
+        super().__init__()
+        self.generators = nn.ModuleList(self.generator(width) for _ in range(2))
+        self.discriminators = nn.ModuleList(self.discriminator(width) for _ in range(2))
+
+    @staticmethod
+    def generator(width: int) -> nn.Module:
+        half = {"stride": 2, "padding": 1}
+        return nn.Sequential(
+            with_norm(nn.Conv2d, 3, width, 7, padding=3, padding_mode="reflect"),
+            *(with_norm(nn.Conv2d, width * n, width * n * 2, 3, **half) for n in (1, 2)),
+            *(Residual(width * 4) for _ in range(9)),
+            *(with_norm(nn.ConvTranspose2d, width * n, width * n // 2, 3, **half, output_padding=1) for n in (4, 2)),
+            nn.Conv2d(width, 3, 7, padding=3, padding_mode="reflect"),
+            nn.Tanh(),
+        )
+
+    @staticmethod
+    def discriminator(width: int) -> nn.Module:
+        widths = (3, width, width * 2, width * 4)
+        return nn.Sequential(
+            *(with_norm(nn.Conv2d, a, b, 4, stride=2, padding=1) for a, b in pairwise(widths)),
+            with_norm(nn.Conv2d, width * 4, width * 8, 4, padding=1),
+            nn.Conv2d(width * 8, 1, 4, padding=1),
+        )
+
+    def forward(self, pictures):
+        loss = 0
+        for there, back, judge in ((0, 1, 0), (1, 0, 1)):
+            made = self.generators[there](pictures)
+            loss = loss + self.discriminators[judge](made).square().mean()
+            loss = loss + (self.generators[back](made) - pictures).abs().mean()
+        return loss
+
+
+def deeplab() -> nn.Module:
+    from torchvision.models.segmentation import deeplabv3_resnet50
+
+    return deeplabv3_resnet50(weights=None, weights_backbone=None, num_classes=21)
+
+
 def mnist() -> nn.Module:
     layers = (nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(1))
     return nn.Sequential(*layers, nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10))
@@ -77,6 +139,8 @@ MODELS = {
     "mnist": (mnist, (64, 1, 28, 28), lambda model, images: model(images).square().mean()),
     "dcgan": (Gan, (64, 100, 1, 1), lambda model, noise: model(noise)),
     "unet": (Unet, (4, 4, 64, 64), lambda model, latents: model(latents)),
+    "cyclegan": (CycleGan, (1, 3, 256, 256), lambda model, pictures: model(pictures)),
+    "deeplab": (deeplab, (8, 3, 520, 520), lambda model, pictures: model(pictures)["out"].square().mean()),
     "resnet50": (
         lambda: ResNetForImageClassification(ResNetConfig()),
         (32, 3, 224, 224),

@@ -21,7 +21,7 @@ from memlab.predict.outside.fit import sizes_from
 from memlab.predict.outside.parts import OutsidePart, outside_bytes
 from memlab.predict.time.calibrate import Calibration
 from memlab.predict.time.work_by_phase import work_by_phase
-from memlab.predict.trace.events import BeginPhase
+from memlab.predict.trace.events import Alloc, BeginPhase
 from memlab.predict.trace.store import stands_for
 from memlab.predict.trace.trace_format import Piece, Trace
 
@@ -137,7 +137,8 @@ def command_memory(trace: Trace, replay: Replay, outside: Sequence[OutsidePart])
 def out_of_memory(trace: Trace, replay: Replay) -> dict[str, Any]:
     """Return the replay's out-of-memory with the step and the user's line, as the meters name them."""
     piece = trace.pieces[len(replay.pieces) - 1]
-    line = trace.sites[trace.events[replay.oom["event"]].site].user_line
+    request = trace.events[replay.oom["event"]]
+    line = trace.sites[request.site].user_line if isinstance(request, Alloc) else None  # of a Workspace not known
     return {**replay.oom, **_step(piece), "where": line or piece.where}
 
 

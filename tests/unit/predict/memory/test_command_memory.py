@@ -4,7 +4,7 @@ from memlab.predict.allocator import Options
 from memlab.predict.memory.rank_results import command_memory, out_of_memory
 from memlab.predict.memory.replay import replay
 from memlab.predict.outside.parts import OutsidePart
-from memlab.predict.trace.events import Alloc, BeginPhase, Event, Free, HostAlloc
+from memlab.predict.trace.events import Alloc, BeginPhase, Event, Free, HostAlloc, Workspace
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 
 MIB = 2**20
@@ -67,3 +67,9 @@ def test_an_out_of_memory_names_phase_step_and_line_and_what_follows_does_not_co
     }
     found = command_memory(RUN, result, [])
     assert "evaluate" not in found["phases"] and found["steps"][2]["peak_allocated_bytes"] == 42 * MIB
+
+
+def test_a_workspace_that_does_not_fit_names_the_line_of_its_phase():
+    searching = trace([("forward", 1, [block(1, 40), Workspace(90 * MIB, 0, is_taken=True)])])
+    found = out_of_memory(searching, replay(searching, Options(), 100 * MIB))
+    assert (found["where"], found["requested_bytes"]) == (LOOP, 90 * MIB)
