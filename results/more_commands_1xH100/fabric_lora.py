@@ -3,7 +3,7 @@
 import argparse
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 from peft import LoraConfig, get_peft_model
 from torch.utils.data import DataLoader
 from transformers import AutoConfig, AutoModelForCausalLM
