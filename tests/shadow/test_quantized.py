@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from memlab.predict.constants import CUBLASLT_WORKSPACE, GPU_MODELS
 from memlab.predict.trace.events import HostAlloc
 from tests.shadow.model_folder import LAYERS, VOCABULARY, WIDTH, model_folder
 from tests.shadow.one_rank import run, run_script
@@ -59,6 +60,26 @@ def test_a_copy_of_weights_in_4_bits_takes_as_much(tmp_path):
     copied, original = map(int, lines[0].split()[1:])
     assert copied == original >= 1024 * 512 // 2 + 4 * 1024 * 512 // 64
     assert lines[1:] == ["on the host True", "True"]
+
+
+WORKSPACES = """
+import torch
+import bitsandbytes as bnb
+for has_bias in (False, True):
+    layer = bnb.nn.Linear4bit(1024, 512, bias=has_bias, compress_statistics=False).cuda()
+    for rows in (1, 2048, 2048):
+        before = torch.cuda.memory_allocated()
+        with torch.no_grad():
+            layer(torch.ones(rows, 1024, device="cuda", dtype=torch.bfloat16))
+        print("kept", torch.cuda.memory_allocated() - before)
+"""
+
+
+def test_a_product_with_a_dequantized_weight_keeps_the_workspaces_of_cublas(tmp_path):
+    _, printed = run(tmp_path, WORKSPACES)
+    converted = -512 * 2  # bytes of the bias, which the layer's first product converts from float32 to bfloat16
+    kept = [int(line.split()[1]) for line in printed.splitlines() if line.startswith("kept")]
+    assert kept == [0, GPU_MODELS["H200"].cublas_workspace, 0, converted, CUBLASLT_WORKSPACE, 0]
 
 
 QUANTIZED = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}

@@ -20,7 +20,7 @@ class Kernel:
 
     temporaries  blocks that are allocated before the result and freed after it
     workspaces   blocks that are allocated after the result and freed at once
-    kept         blocks that are allocated after the result and never freed
+    kept         blocks that cuBLAS allocates after the result and never frees
     spare        most bytes of a workspace that the kernel can do without; it receives the result before the arguments
     launches     kernels that run before the operator's own: for each, the bytes of every tensor that it reads or writes
     flops        FLOPs of the call, with shapes in place of tensors (a formula of ``torch.utils.flop_counter``)
