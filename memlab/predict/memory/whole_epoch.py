@@ -168,12 +168,13 @@ class _Epoch:
 
     def _part(self, indices: list[int]) -> _Part:
         events = [self._trace.events[index] for index in indices]
+        begin: Any = events[0]  # a BeginPhase event
         own, freed = set(made(events)), {event.key for event in events if isinstance(event, FREE)}
         return _Part(
             indices,
             events,
             [self._piece_at[index] for index in indices if index in self._piece_at],
-            next((self._trace.phases[event.phase] for event in events if isinstance(event, BeginPhase)), ""),
+            self._trace.phases[begin.phase].removeprefix("first_"),
             uses={event.key for event in events if isinstance(event, OF_A_BLOCK)} - own - freed,
             finds={key: self._origins[key] for key in sorted(freed - own)},
             leaves={key: self._origins[key] for key in sorted(own - freed)},
@@ -326,7 +327,8 @@ class _Epoch:
         base, alike = self._windows[like], self._alike[like]
         known = np.array([list(chain.from_iterable(self._windows[each].amounts)) for each in alike], float)
         measures = np.array([self._measures(self._sizes_of(each)) for each in alike])
-        found, followed = amounts_at(self._measures(wanted), measures, known)
+        batches = len(self._order.sizes[wanted[0]])
+        found, followed = amounts_at(self._measures(wanted), measures, known, elements=1 + batches)
         if wanted[0] == self._sizes_of(like)[0]:  # only what holds batches of the next window differs
             is_ahead = followed > len(measures[0]) // 2
             found = np.where(is_ahead, found, known[alike.index(like)].astype(np.int64))
@@ -388,21 +390,20 @@ class _Epoch:
         self._events.append(event)
 
 
-def amounts_at(wanted: np.ndarray, measures: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def amounts_at(
+    wanted: np.ndarray, measures: np.ndarray, known: np.ndarray, elements: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
     """Return what the sizes of blocks follow from, for a step beside a few others that make the same blocks, and which
     measure each is a multiple of (-1: none).
 
     ``known``: a row for each step, a column for each amount. ``measures``: a row for each step, ``wanted``: of the step
-    here; the number of elements comes first. An amount that is a multiple of a measure in all steps stays so, of the
-    first such measure; any other lies on the line through the steps with the fewest and the most elements.
+    here; so many ``elements`` come first. An amount that is a multiple of a measure in all steps stays so, of the first
+    such measure; any other follows the line over one of the ``elements`` that fits it best.
     """
-    elements = measures[:, 0]
-    low, high = elements.argmin(), elements.argmax()
-    slope = (known[high] - known[low]) / max(elements[high] - elements[low], 1)
-    found = known[high] + slope * (wanted[0] - elements[high])
-    # A size that follows from values can differ much between steps of almost equal batches: no line leads far away.
-    least, most = (wanted[0] / max(elements[each], 1) for each in (low, high))
-    found = np.clip(found, known.min(axis=0) * min(least, 1), known.max(axis=0) * max(most, 1))
+    found, misfit = _on_a_line(wanted[0], measures[:, 0], known)
+    for number in range(1, elements):
+        line, its_misfit = _on_a_line(wanted[number], measures[:, number], known)
+        found, misfit = np.where(its_misfit < misfit, line, found), np.minimum(its_misfit, misfit)
     followed = np.full(known.shape[1], -1)
     for number in reversed(range(len(wanted))):
         is_known = ~np.isnan(measures[:, number])
@@ -414,3 +415,15 @@ def amounts_at(wanted: np.ndarray, measures: np.ndarray, known: np.ndarray) -> t
         found = np.where(fits, amounts[top] * wanted[number] / measure[top], found)
         followed[fits] = number
     return np.maximum(np.rint(found), np.minimum(known.min(axis=0), 1)).astype(np.int64), followed
+
+
+def _on_a_line(wanted: float, elements: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the amounts on the lines through the steps with the fewest and the most elements, and how far the other
+    steps are from these lines."""
+    low, high = elements.argmin(), elements.argmax()
+    slope = (known[high] - known[low]) / max(elements[high] - elements[low], 1)
+    misfit = abs(known[high] + np.outer(elements - elements[high], slope) - known).max(axis=0)
+    # A size that follows from values can differ much between steps of almost equal batches: no line leads far away.
+    least, most = (wanted / max(elements[each], 1) for each in (low, high))
+    ends = known.min(axis=0) * min(least, 1), known.max(axis=0) * max(most, 1)
+    return np.clip(known[high] + slope * (wanted - elements[high]), *ends), misfit

@@ -182,7 +182,9 @@ def test_blocks_that_are_compared_before_each_copy_count_as_its_events(monkeypat
 
 def test_sizes_that_come_again_are_computed_once(monkeypatch):
     calls = []
-    monkeypatch.setattr(whole_epoch, "amounts_at", lambda *known: calls.append(known) or amounts_at(*known))
+    monkeypatch.setattr(
+        whole_epoch, "amounts_at", lambda *known, **more: calls.append(known) or amounts_at(*known, **more)
+    )
     done, _ = steps(with_whole_epoch(short([16, 24, 20, *[16, 18] * 40, 64, 22], dearest=83, crumbs=1)))
     assert done == 85 and len(calls) < 10
 
@@ -243,6 +245,9 @@ def test_a_block_of_accumulated_batches_follows_its_own_batch():
     known = np.array([[20, 90, 80, 6], [100, 60, 140, 6]], dtype=float)
     amounts, followed = amounts_at(np.array([50.0, 15.0, 35.0]), measures, known)
     assert amounts.tolist() == [30, 105, 100, 6] and followed.tolist() == [1, 2, 0, -1]
+    measures = np.array([[40.0, 10.0, 30.0], [70.0, 50.0, 20.0], [62.0, 20.0, 42.0]])
+    known = np.array([[29, 9], [19, 49], [41, 19]], dtype=float)  # one less than those of a batch
+    assert amounts_at(np.array([50.0, 15.0, 35.0]), measures, known, elements=3)[0].tolist() == [34, 14]
 
 
 def test_a_size_that_follows_from_values_is_not_carried_far():
