@@ -11,10 +11,9 @@ import random
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
-from itertools import chain, count, groupby, islice
-from types import MappingProxyType
+from itertools import chain, count, groupby, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -33,9 +32,6 @@ Seconds would differ from prediction to prediction."""
 
 DIFFERENT_BYTES = MIB
 """Steps are alike if the blocks that one finds or leaves and the other does not have fewer bytes."""
-
-NO_OTHERS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
-
 
 _Sizes = tuple[int, int | None]
 """Indices of the sizes of a window and of the next one; ``None``: not known."""
@@ -75,23 +71,25 @@ def with_whole_epoch(trace: Trace, shuffled_by: int | None = None) -> Trace:
         return trace
 
 
-@dataclass(frozen=True)
 class _Part:
     """Events of a part of the run that is copied, with the pieces that its BeginPhase events begin.
 
-    ``uses``: blocks of others that it does not free. ``finds``: blocks of others that it frees, ``leaves``: blocks that
-    it makes and does not free, each key -> origin, the oldest first. ``requests``: number of requests for device memory
-    before it.
+    ``phase``: at its beginning. ``uses``: blocks of others that it does not free. ``finds``: blocks of others that it
+    frees, ``leaves``: blocks that it makes and does not free, each key -> origin, the oldest first. ``requests``:
+    number of requests for device memory before it.
     """
 
-    indices: list[int]  # of its events in the trace
-    events: list[Event]
-    pieces: list[Piece]
-    phase: str  # at its beginning
-    uses: set[int]
-    finds: Mapping[int, tuple]
-    leaves: Mapping[int, tuple]
-    requests: int
+    def __init__(self, trace: Trace, indices: list[int], pieces: Mapping[int, Piece], origins: Mapping[int, tuple]):
+        """``indices``: of its events. ``pieces``: of the trace, by the index of their event. ``origins``: of blocks."""
+        self.indices, self.events = indices, [trace.events[index] for index in indices]
+        self.pieces = [pieces[index] for index in indices if index in pieces]
+        begin: Any = self.events[0]  # a BeginPhase event
+        self.phase = trace.phases[begin.phase].removeprefix("first_")
+        own, freed = set(made(self.events)), {event.key for event in self.events if isinstance(event, FREE)}
+        self.uses = {event.key for event in self.events if isinstance(event, OF_A_BLOCK)} - own - freed
+        self.finds = {key: origins[key] for key in sorted(freed - own)}
+        self.leaves = {key: origins[key] for key in sorted(own - freed)}
+        self.requests = sum(isinstance(event, Alloc) for event in trace.events[: indices[0]])
 
     @cached_property
     def amounts(self) -> list[tuple[int, ...]]:
@@ -125,7 +123,7 @@ class _Epoch:
         self._bytes = {event.key: event.nbytes for event in blocks}
         begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
         self._piece_at = dict(zip(begins, trace.pieces, strict=True))
-        self._cut()
+        self._cut([*begins, len(trace.events)])
         self._check_alike()
         # The second window is copied, too: it may have fetched a batch that follows it in the short run alone.
         self._start = order.given - (order.given - 1 in self._sources)
@@ -143,43 +141,27 @@ class _Epoch:
 
     # --- parts of the run
 
-    def _cut(self) -> None:
-        """Find the windows that ran, and the parts beside steps after the first step."""
-        order = self._order
-        at: list[int | None] = []  # of each event: its window
-        for index in range(len(self._trace.events)):
-            piece = self._piece_at.get(index)
-            known = at[-1] if piece is None else piece.step and (piece.step - 1 - order.steps_before) // order.steps
-            at.append(known)
-        windows: dict[int, list[int]] = defaultdict(list)
-        self._beside: list[_Part] = []
-        for window, indices in groupby(range(len(at)), at.__getitem__):
-            if window is not None:
-                windows[window] += indices
-            elif windows:
-                self._beside.append(self._part(list(indices)))
-        found = [windows[number] for number in range(len(order.ran))]
-        if not all(found):
+    def _cut(self, bounds: Sequence[int]) -> None:
+        """Find the windows that ran, and the parts beside steps after the first step. ``bounds``: of the pieces."""
+        order, windows = self._order, defaultdict[int, list[int]](list)
+        spans = zip(self._trace.pieces, pairwise(bounds), strict=True)
+        beside: list[list[int]] = []
+        for step, pieces in groupby(spans, lambda span: span[0].step):
+            indices = [index for _, span in pieces for index in range(*span)]
+            if step:
+                windows[(step - 1 - order.steps_before) // order.steps] += indices
+            elif step is None and windows:
+                beside.append(indices)
+        if not all(windows[number] for number in range(len(order.ran))):
             raise _NotAlike
-        self._windows = list(map(self._part, found))
+        self._windows = [self._part(windows[number]) for number in range(len(order.ran))]
+        self._beside = list(map(self._part, beside))
         planned = [part for part in self._beside if part.phase in (order.every or {})]
         # Of several in a phase, the one with most blocks.
         self._planned = {part.phase: part for part in sorted(planned, key=lambda part: len(part.amounts))}
 
     def _part(self, indices: list[int]) -> _Part:
-        events = [self._trace.events[index] for index in indices]
-        begin: Any = events[0]  # a BeginPhase event
-        own, freed = set(made(events)), {event.key for event in events if isinstance(event, FREE)}
-        return _Part(
-            indices,
-            events,
-            [self._piece_at[index] for index in indices if index in self._piece_at],
-            self._trace.phases[begin.phase].removeprefix("first_"),
-            uses={event.key for event in events if isinstance(event, OF_A_BLOCK)} - own - freed,
-            finds={key: self._origins[key] for key in sorted(freed - own)},
-            leaves={key: self._origins[key] for key in sorted(own - freed)},
-            requests=sum(isinstance(event, Alloc) for event in self._trace.events[: indices[0]]),
-        )
+        return _Part(self._trace, indices, self._piece_at, self._origins)
 
     def _check_alike(self) -> None:
         """Find the windows that are copied, the ``_sources``: the first ones need not be like the others. Raises
@@ -341,7 +323,7 @@ class _Epoch:
     def _play(
         self,
         part: _Part,
-        amounts: Mapping[int, tuple[int, ...]] = NO_OTHERS,
+        amounts: Mapping[int, tuple[int, ...]] | None = None,
         place: int | None = None,
         phases: Sequence[str] = (),
     ) -> list[int]:
@@ -370,7 +352,7 @@ class _Epoch:
                 piece = next(pieces)
                 is_copy = place is not None and piece.step is not None
                 self._pieces.append(replace(piece, step_of_epoch=piece.step + later) if is_copy else piece)
-            if isinstance(event, MAKE) and event.key in amounts:
+            if amounts and isinstance(event, MAKE) and event.key in amounts:
                 copy = with_numbers(copy, amounts[event.key])
                 copy = copy._replace(site=event.site) if isinstance(event, Alloc) else copy
             self._add(copy, self._origins[event.key] if isinstance(event, MAKE) else None)
@@ -417,7 +399,7 @@ def amounts_at(
     return np.maximum(np.rint(found), np.minimum(known.min(axis=0), 1)).astype(np.int64), followed
 
 
-def _on_a_line(wanted: float, elements: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _on_a_line(wanted: Any, elements: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the amounts on the lines through the steps with the fewest and the most elements, and how far the other
     steps are from these lines."""
     low, high = elements.argmin(), elements.argmax()

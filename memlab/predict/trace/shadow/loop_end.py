@@ -6,6 +6,7 @@ apart. So whatever the counter counts, batches or steps, it shows how far it get
 """
 
 import ast
+import inspect
 from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any, NamedTuple
@@ -17,12 +18,14 @@ _RISES, _FALLS, _LEAVE = ast.GtE | ast.Gt | ast.Eq, ast.LtE | ast.Lt, ast.Break 
 
 
 class _Loop(NamedTuple):
-    """A running loop. ``place``: its file and line. ``asks_inside``: it asks for the batch in its body."""
+    """A running loop. ``place``: its file and line. ``asks_inside``: it asks for the batch in its body. ``gives_on``:
+    it is a generator's."""
 
     place: tuple[str, int]
     node: Any
     variables: Mapping[str, Any]
     asks_inside: bool
+    gives_on: bool
 
 
 class LoopEnd:
@@ -49,7 +52,7 @@ class LoopEnd:
 
     def _ends(self) -> dict[tuple, tuple[float, int]]:
         """Return how far each end is, as a number that rises to 0, and the batches to add to those until then."""
-        found = {}
+        found: dict[tuple, tuple[float, int]] = {}
         loops = list(_loops())
         for number, loop in enumerate(loops):
             # Another loop around this one goes on with the same batches, unless this one began to read them.
@@ -64,6 +67,8 @@ class LoopEnd:
                         if distance is not None:
                             more = _more(loop, statement, compared)
                             found[(*loop.place, compared.lineno, compared.col_offset)] = distance, more
+            if loop.place in self._began_in and not (loop.asks_inside or loop.gives_on):
+                break  # it reads the loader from the first batch to the last: those around it count epochs
         return found
 
 
@@ -72,8 +77,8 @@ def _loops() -> Iterator[_Loop]:
     for frame in user_frames():
         variables = {**frame.f_globals, **local_variables(frame)}
         for node in reversed(loops_of(frame)):
-            in_body = frame.f_lineno >= node.body[0].lineno
-            yield _Loop((frame.f_code.co_filename, node.lineno), node, variables, in_body)
+            place, in_body = (frame.f_code.co_filename, node.lineno), frame.f_lineno >= node.body[0].lineno
+            yield _Loop(place, node, variables, in_body, bool(frame.f_code.co_flags & inspect.CO_GENERATOR))
 
 
 def _more(loop: _Loop, end: ast.If, compared: ast.Compare) -> int:
@@ -89,7 +94,7 @@ def _more(loop: _Loop, end: ast.If, compared: ast.Compare) -> int:
 def _deciding(test: Any, variables: Mapping[str, Any]) -> list[ast.Compare]:
     """Return the comparisons each of which alone can still make a condition true."""
     if not isinstance(test, ast.BoolOp):
-        return [test] if isinstance(test, ast.Compare) and len(test.ops) == 1 else []
+        return [test] if isinstance(test, ast.Compare) else []
     parts = test.values
     if isinstance(test.op, ast.And):
         parts = [part for part in parts if not _holds(part, variables)]
@@ -100,18 +105,19 @@ def _deciding(test: Any, variables: Mapping[str, Any]) -> list[ast.Compare]:
 
 def _holds(test: Any, variables: Mapping[str, Any]) -> bool:
     if not isinstance(test, ast.Compare):
-        return value_of(test, variables) in (True, 1)
+        value = value_of(test, variables)
+        return isinstance(value, int | float) and bool(value)
     if isinstance(test.ops[0], ast.IsNot):
         return value_of(test.left, variables) is not value_of(test.comparators[0], variables)
     distance = _distance(test, variables)
-    return distance is not None and distance >= 0
+    return distance is not None and (distance == 0 or (distance > 0 and not isinstance(test.ops[0], ast.Eq)))
 
 
 def _distance(test: ast.Compare, variables: Mapping[str, Any]) -> float | None:
     """Return a number that is not below 0 where a comparison of numbers is true; ``None``: they are not known."""
     left, right = (value_of(each, variables) for each in (test.left, test.comparators[0]))
-    (operator,) = test.ops
-    if not {type(left), type(right)} <= {int, float} or not isinstance(operator, _RISES | _FALLS):
+    operator, *others = test.ops
+    if others or not {type(left), type(right)} <= {int, float} or not isinstance(operator, _RISES | _FALLS):
         return None
     above = left - right if isinstance(operator, _RISES) else right - left
     return above - isinstance(operator, ast.Gt | ast.Lt)

@@ -53,6 +53,7 @@ class ShortEpochs:
         self._epoch_is_over = False
         self._more = MoreSteps(session, recorder.trace)
         self._epochs_begun = 0  # of training
+        self._is_counted = False  # a loop of the script ends before its loader
         self._steps_of_epochs: list[int | None] = []  # that the script would make; None: not known
 
     def install(self) -> None:
@@ -145,7 +146,7 @@ class ShortEpochs:
         read = self._read(loader, own, fetcher, self._batches_left(loader)) if is_first else ReadAhead()
         steps_before, micro_before, shown = self._session.steps_done, self._session.micro_batches, []
         per_step = window = enough = 0  # batches; not known before the first optimizer step
-        length = _length(loader)
+        length = None if self._is_counted else _length(loader)
         is_whole = self._trainer is not None and self._trainer.state.max_steps <= MOST_STEPS_RUN_WHOLE
         for index in own:
             yield index
@@ -157,11 +158,13 @@ class ShortEpochs:
                 looked, enough = len(shown), window * (ORDINARY_STEPS if is_first else 1)
                 if end.look() and is_first:  # the next look is a window later
                     enough = max(enough, -(-(looked + window) // window) * window)
-            elif window and len(shown) == looked + window and (left := end.batches_left(window)) is not None:
-                length = min(length or len(shown) + left, len(shown) + left)
-                read = read.first(length)
-                if read.indices and len(read.batches) < read.in_reach:  # time was up before: there are fewer now
-                    read = self._read(loader, chain(shown, own), fetcher, length)
+            elif window and len(shown) == looked + window:
+                left = end.batches_left(window)
+                if left is not None and (length is None or len(shown) + left < length):
+                    self._is_counted, length = True, len(shown) + left
+                    read = read.first(length)
+                    if read.indices and len(read.batches) < read.in_reach:  # time was up before: there are fewer now
+                        read = self._read(loader, chain(shown, own), fetcher, length)
             if window and self._trainer is None and length is not None:
                 is_whole = steps_before + -(-length // per_step) <= MOST_STEPS_RUN_WHOLE
             if window and (is_whole or len(shown) >= enough):

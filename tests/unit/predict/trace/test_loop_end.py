@@ -13,11 +13,13 @@ EVERY = 2
 
 class Loader:
     """Gives 100 batches. Looks when it is asked for the third and for the fifth one. ``used``: those that a loop has
-    used, as the loop appends them; ``said``: how many it uses in all, by the second look."""
+    used, as the loop appends them; ``has_ends``: what the first look finds; ``said``: how many the loop uses in all, by
+    the second look."""
 
     def __init__(self, ahead: int = 0):
         self.used: list[int] = []
         self.said: int | None = None
+        self.has_ends = False
         self._ahead = ahead
 
     def __iter__(self):
@@ -28,7 +30,7 @@ class Loader:
         waiting = []
         for number in range(100):
             if number == EVERY:
-                end.look()
+                self.has_ends = end.look()
             if number == 2 * EVERY and (left := end.batches_left(EVERY)) is not None:
                 self.said = number + left
             waiting.append(number)
@@ -101,7 +103,7 @@ def in_a_generator(loader, args):
 
     for step, batch in enumerate(doubled()):
         loader.used.append(batch)
-        if step + 1 >= args.most:
+        if args.most and step + 1 >= args.most:
             break
 
 
@@ -154,6 +156,21 @@ def by_a_value(loader, args):
             break
 
 
+def on_another_rank(loader, args):
+    rank = 1
+    for step, batch in enumerate(loader):
+        loader.used.append(batch)
+        if rank == 0 and step > args.most:
+            break
+
+
+def in_a_chain(loader, args):
+    for step, batch in enumerate(loader):
+        loader.used.append(batch)
+        if args.most and 90 < step < args.most:
+            break
+
+
 def by_a_call(loader, args):
     for step, batch in enumerate(loader):
         loader.used.append(batch)
@@ -170,6 +187,12 @@ def goes_on_in_the_next_epoch(loader, args):
                 break
 
 
+def epochs_alone_are_counted(loader, args):
+    for _ in range(args.most):
+        for batch in loader:
+            loader.used.append(batch)
+
+
 def saves(loader, args):
     for step, batch in enumerate(loader):
         loader.used.append(batch)
@@ -177,11 +200,20 @@ def saves(loader, args):
             args.saved = True
 
 
-@pytest.mark.parametrize("loop", [by_a_value, by_a_call, goes_on_in_the_next_epoch, saves])
+@pytest.mark.parametrize(
+    "loop",
+    [by_a_value, on_another_rank, in_a_chain, by_a_call, goes_on_in_the_next_epoch, saves, epochs_alone_are_counted],
+)
 def test_a_loop_that_does_not_say_its_end_has_none(loop):
     loader = Loader()
     loop(loader, SimpleNamespace(most=20, samples=80))
     assert loader.said is None
+
+
+def test_a_loop_over_whole_epochs_needs_no_second_look():
+    loader = Loader()
+    epochs_alone_are_counted(loader, SimpleNamespace(most=3))
+    assert not loader.has_ends and len(loader.used) == 300
 
 
 def test_the_first_batches_of_each_rank_are_those_that_were_read_of_them():
