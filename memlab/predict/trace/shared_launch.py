@@ -56,15 +56,7 @@ class _Cycle:
 def cycle(trace: Trace) -> _Cycle:
     """Return the cycle of the second step of a trace."""
     first, second = _ends_of_steps(trace)
-    made: dict[int, tuple] = {}
-    before: dict[int, tuple] = {}
-    for index, event in enumerate(trace.events[: second + 1]):
-        if isinstance(event, MAKE):
-            made[event.key] = origin(trace, event)
-        elif isinstance(event, FREE):
-            del made[event.key]
-        if index == first:
-            before = dict(made)
+    before, made = (_alive(trace, trace.events[: end + 1]) for end in (first, second))
     return _Cycle(
         events=trace.events[first + 1 : second + 1],
         begin=trace.steps[1] - first - 1,
@@ -73,6 +65,12 @@ def cycle(trace: Trace) -> _Cycle:
         leaves={key: value for key, value in made.items() if key not in before},
         stays={key: value for key, value in made.items() if key in before},
     )
+
+
+def _alive(trace: Trace, events: Sequence[Event]) -> dict[int, tuple]:
+    """Return key -> origin of the blocks that are alive after these first events of a trace."""
+    freed = {event.key for event in events if isinstance(event, FREE)}
+    return {event.key: origin(trace, event) for event in events if isinstance(event, MAKE) and event.key not in freed}
 
 
 def _ends_of_steps(trace: Trace) -> list[int]:

@@ -2,7 +2,8 @@
 
 The script's own code runs these batches, then what it does at the end of an epoch and of training: evaluation, saving.
 Nothing of it is changed. An evaluation keeps all batches where its memory grows from batch to batch (logits that are
-kept), because the last one then decides.
+kept), because the last one then decides. The epoch ends where a loop of the script does that counts its batches
+(loop_end.py).
 """
 
 import os
