@@ -205,11 +205,9 @@ class _Epoch:
         last = windows.pop()[1] if has_last else order.ran[-1][1]
         done = self._replay(windows, last)
         self._play_others({number for _, number in windows[:done]})
-        last_of_run, beside = (
-            self._windows[-1].indices[-1],
-            (each for each in self._beside if each.phase in self._planned),
-        )
-        planned = {index for part in beside if part.indices[0] < last_of_run for index in part.indices}
+        last_of_run = self._windows[-1].indices[-1]
+        elsewhere = [part for part in self._beside if part.phase in self._planned and part.indices[0] < last_of_run]
+        planned = {index for part in elsewhere for index in part.indices}
         end = self._part([index for index in range(self._last, len(trace.events)) if index not in planned])
         phases = self._phases_before(order.windows - 1) if has_last and done == len(windows) else []
         amounts = self._amounts_of((last, None), len(order.ran) - 1)
@@ -219,8 +217,8 @@ class _Epoch:
             return min(index, self._first) if index < self._last else at[bisect_left(end.indices, index)]
 
         training = next((epoch for epoch in trace.epochs if epoch["purpose"] == "training"), None)
-        steps = order.steps * (self._start + done + has_last)
-        counts = {"steps_of_epoch": order.steps * order.windows, "steps_replayed": steps}
+        replayed = order.steps * (self._start + done + has_last)
+        counts = {"steps_of_epoch": order.steps * order.windows, "steps_replayed": replayed}
         return replace(
             trace,
             events=self._events,
@@ -246,10 +244,8 @@ class _Epoch:
         Where the allocator is as it was before an earlier window, and equal ones follow, these change nothing more.
         """
         following = [*(number for _, number in windows[1:]), last]
-        units = [
-            ((number, behind), self._phases_before(place))
-            for (place, number), behind in zip(windows, following, strict=True)
-        ]
+        pairs = zip(windows, following, strict=True)
+        units = [((number, behind), self._phases_before(place)) for (place, number), behind in pairs]
         seen: dict[Any, int] = {}
         at, compared, most = 0, 0, len(self._events) + MOST_EVENTS
         while at < len(units) and len(self._events) + compared < most:
