@@ -62,6 +62,21 @@ def loops_around(source: str, line: int) -> list[Any]:
     return [node for node in around[function + 1 :] if _is_loop(node)]
 
 
+def value_of(node: ast.AST, variables: Mapping[str, Any]) -> Any:
+    """Return the value of a number, of a variable, or of an attribute of a plain object such as ``args.steps``."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return variables.get(node.id)
+    if isinstance(node, ast.Attribute):
+        return getattr(value_of(node.value, variables), "__dict__", {}).get(node.attr)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        left, right = value_of(node.left, variables), value_of(node.right, variables)
+        if type(left) is type(right) is int:
+            return left + right if isinstance(node.op, ast.Add) else left - right
+    return None
+
+
 @functools.lru_cache(maxsize=4)
 def _parsed(source: str) -> ast.AST:
     return ast.parse(source)
@@ -95,23 +110,8 @@ def _range(node: ast.AST, variables: Mapping[str, Any]) -> range | None:
         return None
     if not isinstance(node.func, ast.Name) or node.func.id not in ("range", "trange"):
         return _range(node.args[0], variables)
-    ends = [_value(each, variables) for each in node.args]
+    ends = [value_of(each, variables) for each in node.args]
     return range(*ends) if all(type(each) is int for each in ends) and len(ends) <= 3 else None
-
-
-def _value(node: ast.AST, variables: Mapping[str, Any]) -> Any:
-    """Return the value of a number, of a variable, or of an attribute of a plain object such as ``args.steps``."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name):
-        return variables.get(node.id)
-    if isinstance(node, ast.Attribute):
-        return getattr(_value(node.value, variables), "__dict__", {}).get(node.attr)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
-        left, right = _value(node.left, variables), _value(node.right, variables)
-        if type(left) is type(right) is int:
-            return left + right if isinstance(node.op, ast.Add) else left - right
-    return None
 
 
 def _is(node: ast.AST, name: str) -> bool:

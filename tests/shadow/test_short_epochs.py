@@ -187,6 +187,30 @@ def test_an_epoch_of_different_lengths_whose_batches_are_fetched_a_step_ahead_ha
     assert whole_peaks(short)[1] > meters["peak_reserved_bytes"]
 
 
+COUNTED = AHEAD.replace("for batch in ahead(", "for number, batch in enumerate(").replace(
+    "padded)):", "padded)):\n    if number >= 9:\n        break\n    batch = batch.cuda()"
+)
+
+
+def test_a_loop_that_counts_its_steps_has_the_peaks_of_the_batches_that_it_reaches(tmp_path):
+    short, _, _ = run(tmp_path / "short", COUNTED, None)
+    counted, _, _ = run(tmp_path / "counted", COUNTED, ALL_STEPS)
+    all_of_them, _, _ = run(tmp_path / "all", COUNTED.replace("number >= 9", "False"), ALL_STEPS)
+    assert len(short.steps) < len(counted.steps) == 9
+    assert (short.epochs[0]["batches"], short.epochs[0]["batches_read"]) == (9, 9)
+    assert whole_peaks(short) == whole_peaks(counted) != whole_peaks(all_of_them)
+
+
+ZIPPED = AHEAD.replace(
+    "for batch in ahead(", "other = DataLoader(torch.ones(96, 256), batch_size=4)\nfor batch, same in zip("
+).replace("padded)):", "padded), other):\n    batch = torch.cat([batch.flatten(0, 1), same]).cuda()")
+
+
+def test_the_order_of_an_epoch_is_not_known_where_two_loaders_are_read_at_once(tmp_path):
+    trace, _, _ = run(tmp_path / "zipped", ZIPPED, None)
+    assert trace.order is None and len(trace.epochs) == 2
+
+
 def test_the_few_steps_of_a_training_are_all_run(tmp_path):
     for name, lines in {
         "trainer": TRAINER.replace("num_train_epochs=1", "max_steps=6"),

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -73,6 +73,18 @@ class ReadAhead:
     def in_reach(self) -> int:
         """Batches over which those that were read are spread."""
         return sum(map(len, self.indices.values())) or len(self.batches)
+
+    def first(self, most: int) -> "ReadAhead":
+        """Return what was read of the first ``most`` batches of each rank."""
+        batches = [batch for batch in self.batches if batch.index < most]
+        total = most * (self.ranks if self.is_shared else 1)
+        is_known = self.total is not None or len(batches) == total
+        return replace(
+            self,
+            batches=batches,
+            indices={rank: samples[:most] for rank, samples in self.indices.items()},
+            total=min(total, self.total or total) if is_known else None,
+        )
 
 
 @dataclass(frozen=True)

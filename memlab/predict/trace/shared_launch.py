@@ -6,7 +6,7 @@ step frees such blocks of the step before it, matched by their origin.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -56,15 +56,7 @@ class _Cycle:
 def cycle(trace: Trace) -> _Cycle:
     """Return the cycle of the second step of a trace."""
     first, second = _ends_of_steps(trace)
-    made: dict[int, tuple] = {}
-    before: dict[int, tuple] = {}
-    for index, event in enumerate(trace.events[: second + 1]):
-        if isinstance(event, MAKE):
-            made[event.key] = origin(trace, event)
-        elif isinstance(event, FREE):
-            del made[event.key]
-        if index == first:
-            before = dict(made)
+    before, made = (_alive(trace, trace.events[: end + 1]) for end in (first, second))
     return _Cycle(
         events=trace.events[first + 1 : second + 1],
         begin=trace.steps[1] - first - 1,
@@ -73,6 +65,12 @@ def cycle(trace: Trace) -> _Cycle:
         leaves={key: value for key, value in made.items() if key not in before},
         stays={key: value for key, value in made.items() if key in before},
     )
+
+
+def _alive(trace: Trace, events: Sequence[Event]) -> dict[int, tuple]:
+    """Return key -> origin of the blocks that are alive after these first events of a trace."""
+    freed = {event.key for event in events if isinstance(event, FREE)}
+    return {event.key: origin(trace, event) for event in events if isinstance(event, MAKE) and event.key not in freed}
 
 
 def _ends_of_steps(trace: Trace) -> list[int]:
@@ -130,28 +128,33 @@ class _Launch:
         events = self.trace.events
         keys = matched(found.enters, self._left) | matched(found.stays, self._kept)
         shift = self._requests - found.requests
-        event: Event
         for index, event in enumerate(found.events):
             if index == found.begin:
                 if is_first:
                     events += [EmptyCache(), BeginPoint()]
                 self.trace.steps.append(len(events))
-            if isinstance(event, MAKE):
-                keys[event.key] = next(self._new_keys)
-            if isinstance(event, OF_A_BLOCK):
-                if event.key not in keys:
-                    continue  # a small block without a counterpart in the step before
-                event = event._replace(key=keys[event.key])
-            if isinstance(event, Alloc):
+            copy = copy_of(event, keys, self._new_keys, shift)
+            if isinstance(copy, Alloc):
                 self._requests += 1
-                event = event._replace(site=event.site + sites)
-            elif isinstance(event, BeginPhase):
-                name = phases[event.phase]  # of a point's first step: a name of its own, as in a measurement
-                event = BeginPhase(self.trace.phase_number(f"first_{name}" if name and is_first else name))
-            elif isinstance(event, Synchronize):
-                event = Synchronize(event.requests + shift)
-            events.append(event)
+                copy = copy._replace(site=copy.site + sites)
+            elif isinstance(copy, BeginPhase):
+                name = phases[copy.phase]  # of a point's first step: a name of its own, as in a measurement
+                copy = BeginPhase(self.trace.phase_number(f"first_{name}" if name and is_first else name))
+            events += [] if copy is None else [copy]
         self._left = {keys[key]: origin for key, origin in found.leaves.items()}
+
+
+def copy_of(event: Event, keys: dict[int, int], new_keys: Iterator[int], shift: int) -> Event | None:
+    """Return the copy of an event of a step; ``None``: of a small block without a counterpart in the step before.
+
+    ``keys``: of blocks in the step -> in the copy, with one of ``new_keys`` for each block that the step makes.
+    ``shift``: further requests before the copy.
+    """
+    if isinstance(event, MAKE):
+        keys[event.key] = next(new_keys)
+    if isinstance(event, OF_A_BLOCK):
+        return event._replace(key=keys[event.key]) if event.key in keys else None
+    return Synchronize(max(event.requests + shift, 0)) if isinstance(event, Synchronize) else event
 
 
 def matched(blocks: Mapping[int, tuple], others: Mapping[int, tuple]) -> dict[int, int]:

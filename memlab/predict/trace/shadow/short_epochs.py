@@ -2,12 +2,13 @@
 
 The script's own code runs these batches, then what it does at the end of an epoch and of training: evaluation, saving.
 Nothing of it is changed. An evaluation keeps all batches where its memory grows from batch to batch (logits that are
-kept), because the last one then decides.
+kept), because the last one then decides. The epoch ends where a loop of the script does that counts its batches
+(loop_end.py).
 """
 
 import os
 from collections.abc import Generator, Iterator
-from itertools import count, islice, pairwise
+from itertools import chain, count, islice, pairwise
 from math import lcm
 from types import ModuleType
 from typing import Any
@@ -23,6 +24,7 @@ from memlab.attach.session import Session
 from memlab.core.sizes import MIB
 from memlab.predict.trace.epoch_batches import EpochOrder, ReadAhead, ShortEpoch, Window, dearest_windows
 from memlab.predict.trace.run_command import SEED
+from memlab.predict.trace.shadow.loop_end import LoopEnd
 from memlab.predict.trace.shadow.more_steps import MORE_STEPS, MoreSteps
 from memlab.predict.trace.shadow.read_ahead import read_ahead
 from memlab.predict.trace.shadow.recorder import Recorder
@@ -51,6 +53,8 @@ class ShortEpochs:
         self._evaluated: dict[tuple, list] = {}  # batches of first evaluations, which the second ones give, too
         self._epoch_is_over = False
         self._more = MoreSteps(session, recorder.trace)
+        self._epochs_begun = 0  # of training
+        self._is_counted = False  # a loop of the script ends before its loader
         self._steps_of_epochs: list[int | None] = []  # that the script would make; None: not known
 
     def install(self) -> None:
@@ -70,7 +74,8 @@ class ShortEpochs:
 
         def begin_short(iterator: Any, loader: DataLoader, *state: Any) -> None:
             begin(iterator, loader, *state)
-            iterator._sampler_iter = self._indices(loader, iterator._sampler_iter, iterator._dataset_fetcher)
+            own, fetcher = iterator._sampler_iter, iterator._dataset_fetcher
+            iterator._sampler_iter = self._indices(loader, own, fetcher, LoopEnd())
 
         iterator_class.__init__ = begin_short
 
@@ -102,8 +107,8 @@ class ShortEpochs:
 
         loop_class.advance = advance_or_validate
 
-    def _indices(self, loader: DataLoader, own: Iterator, fetcher: Any) -> Iterator:
-        """Yield the samples of each batch that the loader is to give."""
+    def _indices(self, loader: DataLoader, own: Iterator, fetcher: Any, end: LoopEnd) -> Iterator:
+        """Yield the samples of each batch that the loader is to give. ``end``: of the loops that read it."""
         purpose = self._purpose()
         if purpose is None:
             yield from own
@@ -118,7 +123,8 @@ class ShortEpochs:
         if is_first:
             self._session.last_step = None
         self._session.growth.steps_of_script = self._steps_of_script
-        is_whole = yield from self._of_training(loader, own, fetcher, is_first)
+        self._epochs_begun += 1
+        is_whole = yield from self._of_training(loader, own, fetcher, end, is_first)
         self._epoch_is_over = not is_whole
         if is_first:
             self._session.last_step = self._session.steps_done + MOST_STEPS
@@ -135,24 +141,36 @@ class ShortEpochs:
     # --- training
 
     def _of_training(
-        self, loader: DataLoader, own: Iterator, fetcher: Any, is_first: bool
+        self, loader: DataLoader, own: Iterator, fetcher: Any, end: LoopEnd, is_first: bool
     ) -> Generator[Any, None, bool]:
         """Yield the samples of each batch. Returns whether all of them were run, because they make few steps."""
         read = self._read(loader, own, fetcher, self._batches_left(loader)) if is_first else ReadAhead()
-        steps_before, micro_before, given = self._session.steps_done, self._session.micro_batches, 0
-        per_step = window = 0  # batches; not known before the first optimizer step
+        steps_before, micro_before, shown = self._session.steps_done, self._session.micro_batches, []
+        per_step = window = enough = 0  # batches; not known before the first optimizer step
+        length = None if self._is_counted else _length(loader)
         is_whole = self._trainer is not None and self._trainer.state.max_steps <= MOST_STEPS_RUN_WHOLE
         for index in own:
             yield index
-            given += 1
+            shown.append(index)
             steps = self._session.steps_done - steps_before
             if steps and not window:
                 per_step = max((self._session.micro_batches - micro_before) // steps, 1) * _together(loader)
                 window = lcm(per_step, self._repeats(read))
-                if self._trainer is None and (length := _length(loader)) is not None:
-                    is_whole = steps_before + -(-length // per_step) <= MOST_STEPS_RUN_WHOLE
-            if window and (is_whole or given >= window * (ORDINARY_STEPS if is_first else 1)):
+                looked, enough = len(shown), window * (ORDINARY_STEPS if is_first else 1)
+                if end.look() and is_first:  # the next look is a window later
+                    enough = max(enough, -(-(looked + window) // window) * window)
+            elif window and len(shown) == looked + window:
+                left = end.batches_left(window)
+                if left is not None and (length is None or len(shown) + left < length):
+                    self._is_counted, length = True, len(shown) + left
+                    read = read.first(length)
+                    if read.indices and len(read.batches) < read.in_reach:  # time was up before: there are fewer now
+                        read = self._read(loader, chain(shown, own), fetcher, length)
+            if window and self._trainer is None and length is not None:
+                is_whole = steps_before + -(-length // per_step) <= MOST_STEPS_RUN_WHOLE
+            if window and (is_whole or len(shown) >= enough):
                 break
+        given = len(shown)
         if is_first and window and is_whole:
             whole = len(read.indices.get(rank_number(), read.batches))
             self._note(TRAINING, read=read, given=max(given, whole), per_step=per_step, is_whole=True)
@@ -167,7 +185,7 @@ class ShortEpochs:
                 first_step=steps_before + given // per_step + 1,
                 steps=window // per_step,
             )
-            is_only = not self._steps_of_epochs and given % window == 0
+            is_only = self._epochs_begun == 1 and given % window == 0
             self._trace.order = (
                 self._order(loader, read, given, chosen, window, steps=window // per_step, steps_before=steps_before)
                 if is_only
@@ -178,10 +196,9 @@ class ShortEpochs:
             last = list(islice(own, skipped, skipped + window))  # finds what the dearest left in the allocator
             yield from last
             run = given + len(last) + window * len(chosen)
-            yield from self._more.repeated(last, (_length(loader) or run + window * MORE_STEPS) - run)
+            yield from self._more.repeated(last, (length or run + window * MORE_STEPS) - run)
         if is_whole:
             yield from own
-        length = _length(loader)
         self._steps_of_epochs.append(None if length is None or not per_step else length // per_step)
         return is_whole
 

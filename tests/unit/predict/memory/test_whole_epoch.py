@@ -11,8 +11,9 @@ from memlab.predict.memory import whole_epoch
 from memlab.predict.memory.rank_results import command_memory
 from memlab.predict.memory.replay import Replay, replay
 from memlab.predict.memory.whole_epoch import amounts_at, other_orders, with_whole_epoch
+from memlab.predict.outside.appearances import Appearance
 from memlab.predict.trace.epoch_batches import Batch, EpochOrder, ReadAhead
-from memlab.predict.trace.events import Alloc, BeginPhase, Free
+from memlab.predict.trace.events import Alloc, BeginPhase, Event, Free, Synchronize
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 
 MIB = 1 << 20
@@ -25,12 +26,15 @@ class Script:
     """Writes the trace of a script whose step at a length takes ``length`` MiB for hidden states and a 16th of its
     square for scores. The batch of a step lives until the next one has another; gradients are freed there, too.
 
-    ``ahead``: the batch of the next step is fetched in each step. ``kept``: MiB of it that each step keeps.
+    ``ahead``: the batch of the next step is fetched in each step; ``ends``: but in the last one. ``kept``: MiB of it
+    that each step keeps, ``crumbs``: blocks of a KiB that it keeps. ``waits``: the host waits for the whole step at its
+    end.
     """
 
-    def __init__(self, ahead: bool = False, kept: int = 0):
+    def __init__(self, ahead: bool = False, ends: bool = False, kept: int = 0, crumbs: int = 0, waits: bool = False):
         self.trace = Trace(0, 1, phases=list(PHASES), sites=list(SITES))
-        self._keys, self._ahead, self._kept = count(1), ahead, kept
+        self._keys, self._ahead, self._ends, self._kept = count(1), ahead, ends, kept
+        self._crumbs, self._waits = crumbs, waits
         self._batches: list[int] = []
         self._gradients: int | None = None
         self._begin("engine_init", None)
@@ -50,7 +54,8 @@ class Script:
     def run(self, lengths: list[int], every: int | None = None, evaluates: int = 0) -> Trace:
         """Make a step of each length, and after each ``every`` of them, and the last, an evaluation of so many MiB."""
         for number, length in enumerate(lengths, start=1):
-            self._step(number, length, lengths[number % len(lengths)])
+            is_end = self._ends and number == len(lengths)
+            self._step(number, length, None if is_end else lengths[number % len(lengths)])
             if evaluates and (number == len(lengths) or number % every == 0):
                 self._begin("optimizer_step", number + 1)
                 self._free(self._gradients)
@@ -60,13 +65,13 @@ class Script:
         self._begin("optimizer_step", len(lengths) + 1)
         return self.trace
 
-    def _step(self, number: int, length: int, following: int) -> None:
+    def _step(self, number: int, length: int, following: int | None) -> None:
         self.trace.steps.append(len(self.trace.events))
         self._begin("forward" if number > 1 else "first_forward", number)
         self._free(self._gradients)
         if not self._ahead or number == 1:
             self._batches.append(self._alloc(length / 2, BATCH))
-        if self._ahead:
+        if self._ahead and following:
             self._batches.append(self._alloc(following / 2, BATCH))
         if number > 1:
             self._free(self._batches.pop(0))
@@ -78,6 +83,14 @@ class Script:
             self._alloc(40, STATES)
         if self._kept:
             self._alloc(self._kept, SCORES)
+        for _ in range(self._crumbs):
+            self._alloc(1 / 1024, SCORES)
+        if self._waits:
+            self.trace.events.append(Synchronize(requests_before(self.trace.events)))
+
+
+def requests_before(events: list[Event]) -> int:
+    return sum(isinstance(event, Alloc) for event in events)
 
 
 def short(epoch: list[int], dearest: int, **options) -> Trace:
@@ -121,7 +134,11 @@ def steps(trace: Trace) -> tuple[int, int]:
 EPOCH = [16, 24, 20, 36, 28, 44, 18, 64, 40, 30, 22, 50, 26, 34]
 
 
-@pytest.mark.parametrize("options", [{}, {"ahead": True}], ids=["plain", "fetched a step ahead"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"ahead": True}, {"ahead": True, "ends": True}],
+    ids=["plain", "fetched a step ahead", "none behind the last one"],
+)
 def test_a_short_epoch_has_the_peaks_of_the_whole_one_although_most_lengths_did_not_run(options):
     whole = with_whole_epoch(short(EPOCH, dearest=7, **options))
     assert peaks(whole) == peaks(Script(**options).run(EPOCH)) != peaks(short(EPOCH, dearest=7, **options))
@@ -154,6 +171,35 @@ def test_a_long_epoch_is_left_after_some_events_and_its_dearest_step_is_replayed
     done, of = steps(whole)
     assert 3 < done < 9 and of == 14
     assert peaks(whole)[0] >= peaks(Script().run(EPOCH))[0]
+
+
+def test_blocks_that_are_compared_before_each_copy_count_as_its_events(monkeypatch):
+    """Each step leaves 100 more of them: twice as many steps would take four times as long."""
+    monkeypatch.setattr(whole_epoch, "MOST_EVENTS", 40_000)
+    done, of = steps(with_whole_epoch(short([16 + place % 9 for place in range(400)], dearest=8, crumbs=100)))
+    assert 20 < done < 60 and of == 400
+
+
+def test_sizes_that_come_again_are_computed_once(monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        whole_epoch, "amounts_at", lambda *known, **more: calls.append(known) or amounts_at(*known, **more)
+    )
+    done, _ = steps(with_whole_epoch(short([16, 24, 20, *[16, 18] * 40, 64, 22], dearest=83, crumbs=1)))
+    assert done == 85 and len(calls) < 10
+
+
+def test_waits_and_marks_behind_an_evaluation_within_a_step_are_in_their_places():
+    trace = short([16] * 14 + [64, 20], dearest=14, every=3, evaluates=150, waits=True)
+    batch = next(event for event in trace.events[trace.steps[-1] :] if isinstance(event, Alloc))
+    trace.appearances = [Appearance(trace.events.index(batch), "kernel")]
+    whole = with_whole_epoch(trace)
+    waits = [index for index, event in enumerate(whole.events) if isinstance(event, Synchronize)]
+    assert len(waits) == 16
+    assert [whole.events[index].requests for index in waits] == [
+        requests_before(whole.events[:index]) for index in waits
+    ]
+    assert whole.events[whole.appearances[0].event].site == batch.site == BATCH
 
 
 def test_steps_that_keep_memory_are_not_copied():
@@ -189,15 +235,25 @@ def test_the_copies_fit_into_a_file(tmp_path):
 
 
 def test_amounts_are_constant_multiples_of_a_measure_or_on_a_line():
-    measures = np.array([[[10.0, 100.0]] * 4, [[20.0, 400.0]] * 4])
+    measures = np.array([[10.0, 100.0], [20.0, 400.0]])
     known = np.array([[7, 30, 500, 9], [7, 60, 2000, 19]], dtype=float)  # 7; 3 t; 5 t²; t - 1
-    assert amounts_at(np.array([[15.0, 225.0]] * 4), measures, known).tolist() == [7, 45, 1125, 14]
+    assert amounts_at(np.array([15.0, 225.0]), measures, known)[0].tolist() == [7, 45, 1125, 14]
+
+
+def test_a_block_of_accumulated_batches_follows_its_own_batch():
+    measures = np.array([[40.0, 10.0, 30.0], [70.0, 50.0, 20.0]])  # of the window, and of its two batches
+    known = np.array([[20, 90, 80, 6], [100, 60, 140, 6]], dtype=float)
+    amounts, followed = amounts_at(np.array([50.0, 15.0, 35.0]), measures, known)
+    assert amounts.tolist() == [30, 105, 100, 6] and followed.tolist() == [1, 2, 0, -1]
+    measures = np.array([[40.0, 10.0, 30.0], [70.0, 50.0, 20.0], [62.0, 20.0, 42.0]])
+    known = np.array([[29, 9], [19, 49], [41, 19]], dtype=float)  # one less than those of a batch
+    assert amounts_at(np.array([50.0, 15.0, 35.0]), measures, known, elements=3)[0].tolist() == [34, 14]
 
 
 def test_a_size_that_follows_from_values_is_not_carried_far():
-    measures = np.array([[[1000.0]], [[1001.0]]])
-    assert amounts_at(np.array([[2002.0]]), measures, np.array([[10.0], [60.0]])).tolist() == [120]
-    assert amounts_at(np.array([[500.0]]), measures, np.array([[10.0], [60.0]])).tolist() == [5]
+    measures = np.array([[1000.0], [1001.0]])
+    assert amounts_at(np.array([2002.0]), measures, np.array([[10.0], [60.0]]))[0].tolist() == [120]
+    assert amounts_at(np.array([500.0]), measures, np.array([[10.0], [60.0]]))[0].tolist() == [5]
 
 
 def test_an_order_is_not_known_where_a_window_that_ran_was_not_read():
