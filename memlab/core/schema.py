@@ -125,7 +125,7 @@ def check_of(annotation: Any) -> Check:
     if origin is Annotated:
         return _narrowed(*arguments)
     if origin in (Union, types.UnionType) and all(hasattr(argument, "_fields") for argument in arguments):
-        return Check(frozenset({list}), "a list", _of_kinds([check_of(argument) for argument in arguments]))
+        return Check(frozenset({list}), "a list", _of_kinds([_of_fields(argument) for argument in arguments]))
     if origin in (Union, types.UnionType):
         return _union([check_of(argument) for argument in arguments])
     if hasattr(annotation, "_fields"):
@@ -216,7 +216,7 @@ def _of_fields(schema: Any) -> Inside:
     return inside
 
 
-def _of_kinds(checks: list[Check]) -> Inside:
+def _of_kinds(checks: list[Inside]) -> Inside:
     """Build the check of one of several named tuples: a list with the number of its kind before the fields."""
 
     def inside(values: list[Any]) -> None:

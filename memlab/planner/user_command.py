@@ -3,7 +3,9 @@
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,7 +40,7 @@ from memlab.runs.folder import RunFolder
 from memlab.runs.gpus_of_process import on_each_gpu
 from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
-from memlab.system.deadman import guarded
+from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
 from memlab.system.machine import Machine
 from memlab.system.sandbox import NAMESPACES, Sandbox, check_wall
 from memlab.system.sandbox.kept_data import KeptData
@@ -174,23 +176,39 @@ def predicted_record(
     except CommandFailed as error:
         record = _ended(error.status, str(error), words, steps, time.time() - began)
         return record.with_command(effects=error.effects)
-    record, rows = record_of(traced)
-    keep_what_was_found(record.ranks, folder)
-    folder.write_step_rows(rows)
-    ranges = []
-    for choice in sorted({choice for each in traced.traces.values() for choice in each.choices}):
-        place = RunFolder(folder.own_folder(f"other_end_{choice}"))
-        ranges.append(_range(choice, record, partial(trace, words, place, other_end=choice)))
-    if record.ranks and record.status == "ok":
-        need = {key: max(rank[key] for rank in record.ranks) for key in RANGED}
-        config = traced.config
-        workspaces = with_workspaces(config, traced.traces, need, resolve(config).host)
-        ranges += [{"choice": WORKSPACES, **workspaces}] if workspaces else []
-        ranges += _range_of_orders(traced, need)
+    with _thread_beside(environ) as beside:
+        others = {}  # they run while this thread replays
+        for choice in sorted({choice for each in traced.traces.values() for choice in each.choices}):
+            place = RunFolder(folder.own_folder(f"other_end_{choice}"))
+            others[choice] = beside.submit(trace, words, place, other_end=choice).result
+        record, rows = record_of(traced)
+        keep_what_was_found(record.ranks, folder)
+        folder.write_step_rows(rows)
+        ranges = []
+        if record.ranks and record.status == "ok":
+            need = {key: max(rank[key] for rank in record.ranks) for key in RANGED}
+            config = traced.config
+            workspaces = with_workspaces(config, traced.traces, need, resolve(config).host)
+            ranges += [{"choice": WORKSPACES, **workspaces}] if workspaces else []
+            ranges += _range_of_orders(traced, need)
+        ranges = [*(_range(choice, record, other) for choice, other in others.items()), *ranges]
     record = record.with_command(ranges=ranges)
     if not wants_changes(record):
         return record
     return record.with_command(changes=predicted_changes(traced, record, trace, on_change))
+
+
+@contextmanager
+def _thread_beside(environ: Mapping[str, str]) -> Iterator[ThreadPoolExecutor]:
+    """Yield a thread that runs scripts one after another. An exception that leaves the block ends them. ``environ``:
+    their variables, with the token of a launch."""
+    with ThreadPoolExecutor(1) as beside:
+        try:
+            yield beside
+        except BaseException:
+            beside.shutdown(wait=False, cancel_futures=True)
+            kill_marked(environ[TOKEN_VARIABLE])
+            raise
 
 
 def traced_command(

@@ -81,16 +81,13 @@ class _Sorted:
         return self._entries[index][2]
 
     def add(self, block: Block) -> None:
-        bisect.insort(self._entries, self._entry(block))
+        bisect.insort(self._entries, (block.size if self._by_size else 0, block.address, block))
 
     def remove(self, block: Block) -> None:
-        del self._entries[bisect.bisect_left(self._entries, self._entry(block)[:2])]
+        del self._entries[bisect.bisect_left(self._entries, (block.size if self._by_size else 0, block.address))]
 
     def first_at_least(self, size: int) -> int:
         return bisect.bisect_left(self._entries, (size,))
-
-    def _entry(self, block: Block) -> tuple[int, int, Block]:
-        return (block.size if self._by_size else 0, block.address, block)
 
 
 class Pool:

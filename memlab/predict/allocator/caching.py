@@ -90,7 +90,8 @@ class CachingAllocator:
         if not nbytes:
             self._live[key] = None
             return
-        self._complete(lambda freed, due: due < self._requests)
+        if self._pending:
+            self._complete(lambda freed, due: due < self._requests)
         size = self._rounded(nbytes)
         pool = self._pool(stream, size <= SMALL_BYTES)
         block = self._at_its_place(key, pool, size) if key in self._places else None

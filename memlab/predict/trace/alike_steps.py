@@ -87,9 +87,10 @@ class Step:
 
     def at(self, length: int, amounts: np.ndarray) -> "Step":
         """Return the step that is alike at another length, with its amounts."""
-        parts, starts = self.parts.copy(), self.starts
-        for index in np.unique(np.searchsorted(starts, np.flatnonzero(amounts != self.amounts), side="right") - 1):
-            parts[index] = with_numbers(parts[index], tuple(amounts[starts[index] : starts[index + 1]].tolist()))
+        parts, starts, numbers = self.parts.copy(), self.starts.tolist(), amounts.tolist()
+        changed = np.searchsorted(self.starts, np.flatnonzero(amounts != self.amounts), side="right") - 1
+        for index in np.unique(changed).tolist():
+            parts[index] = with_numbers(parts[index], tuple(numbers[starts[index] : starts[index + 1]]))
         rest = iter(parts)
         events, shapes, items, left = (
             list(islice(rest, len(each))) for each in (self.events, self.shapes, self.work.items, self.left)
@@ -196,7 +197,7 @@ def with_numbers(part: Any, numbers: tuple[int, ...]) -> Any:
     if isinstance(part, Alloc):
         scratch = None if part.reduction is None else scratch_of(numbers)
         nbytes = numbers[0] if scratch is None else scratch.buffer_bytes
-        return part._replace(nbytes=nbytes, site=NO_SITE, reduction=scratch)
+        return Alloc(part.key, nbytes, part.stream, NO_SITE, scratch)
     if isinstance(part, HostAlloc):
         return part._replace(nbytes=numbers[0])
     if isinstance(part, Left):

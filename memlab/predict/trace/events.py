@@ -24,6 +24,10 @@ class Alloc(NamedTuple):
     site: Count  # index in ``Trace.sites``
     reduction: Annotated[Scratch | None, PlainOf(list[Count] | None)] = None  # for a buffer: the sum that needs it
 
+    def at(self, site: int) -> "Alloc":
+        """Return the request at another site. ``_replace`` takes almost twice as long."""
+        return Alloc(self.key, self.nbytes, self.stream, site, self.reduction)
+
 
 class Workspace(NamedTuple):
     """The most memory that a library takes for one call. It gives the memory back at once, and can do without it.

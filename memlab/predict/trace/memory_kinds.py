@@ -2,11 +2,10 @@
 them."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from memlab.attach.owner import BUCKETS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner  # weights: or a shard
 from memlab.predict.trace.events import Alloc, BeginPhase
-from memlab.predict.trace.trace_format import Site, Trace
+from memlab.predict.trace.trace_format import BUT_SHAPE, Site, Trace
 
 ACTIVATIONS = "activations"
 ACTIVATION_GRADIENTS = "activation gradients"
@@ -104,21 +103,20 @@ _BY_PHASE = {
 
 def name_kinds(trace: Trace, vocabularies: Collection[int]) -> None:
     """Name the purposes of the requests of a trace. ``vocabularies``: of its models."""
-    kinds: dict[tuple[int, str], str] = {}
+    kinds: dict[tuple, str] = {}  # sites that differ in their shapes alone share one, but for those of logits
     numbers: dict[tuple[int, str], int] = {}  # not by phase: equal steps have equal sites
     phase = ""
     for index, event in enumerate(trace.events):
         if isinstance(event, BeginPhase):
             phase = trace.phases[event.phase]
-        elif isinstance(event, Alloc) and not trace.sites[event.site].kind:
-            site = trace.sites[event.site]
-            if (event.site, phase) not in kinds:
-                kinds[event.site, phase] = kind_of(site, phase, vocabularies)
-            kind = kinds[event.site, phase]
-            number = numbers.setdefault((event.site, kind), len(trace.sites))
+        elif isinstance(event, Alloc) and not (site := trace.sites[event.site]).kind:
+            alike = phase, bool(site.shape) and site.shape[-1] in vocabularies, BUT_SHAPE(site)
+            if alike not in kinds:
+                kinds[alike] = kind_of(site, phase, vocabularies)
+            number = numbers.setdefault((event.site, kinds[alike]), len(trace.sites))
             if number == len(trace.sites):
-                trace.sites.append(replace(site, kind=kind))
-            trace.events[index] = event._replace(site=number)
+                trace.sites.append(site.changed(kind=kinds[alike]))
+            trace.events[index] = event.at(number)
 
 
 def name_owned(trace: Trace, owners: Mapping[int, Owner]) -> None:
@@ -131,7 +129,7 @@ def name_owned(trace: Trace, owners: Mapping[int, Owner]) -> None:
             if site not in numbers:
                 numbers[site] = len(trace.sites)
                 trace.sites.append(site)
-            trace.events[index] = event._replace(site=numbers[site])
+            trace.events[index] = event.at(numbers[site])
     name_casts(trace)
 
 
@@ -154,14 +152,15 @@ def name_casts(trace: Trace) -> None:
         if not isinstance(event, Alloc):
             continue
         site = trace.sites[event.site]
-        is_copy = site.op.startswith("aten._to_copy") and site.owner is None
+        if not site.op.startswith("aten._to_copy") or site.owner is not None:
+            continue
         of_module = (site.module, 2 * event.nbytes) in weights
         of_head = is_head(site.module) and 2 * event.nbytes in sizes  # its weights may be those of the embeddings
-        if is_copy and (of_module or of_head):
+        if of_module or of_head:
             if event.site not in numbers:
                 numbers[event.site] = len(trace.sites)
-                trace.sites.append(replace(site, kind=CASTS))
-            trace.events[index] = event._replace(site=numbers[event.site])
+                trace.sites.append(site.changed(kind=CASTS))
+            trace.events[index] = event.at(numbers[event.site])
 
 
 def kind_of(site: Site, phase: str, vocabularies: Collection[int] = ()) -> str:

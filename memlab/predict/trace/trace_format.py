@@ -79,6 +79,12 @@ class Site:
     def owned_by(self, owner: Owner) -> "Site":
         return replace(self, kind=owner.kind, module=owner.module, owner=owner)
 
+    def changed(self, **fields: Any) -> "Site":
+        """Return a copy with other fields, in a third of the time of ``replace``: a generation has a million sites."""
+        other = object.__new__(Site)
+        vars(other).update(vars(self), **fields)
+        return other
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -250,14 +256,15 @@ def trace_of_command(path: Path) -> Trace:
     return trace
 
 
-_BUT_SHAPE = attrgetter("kind", "op", "where", "function", "module", "user_line", "owner")
+BUT_SHAPE = attrgetter("kind", "op", "where", "function", "module", "user_line", "owner")
+"""Returns the fields of a :class:`Site` without its shape."""
 
 
 def _plain(sites: Sequence[Site]) -> list[dict[str, Any] | list[int]]:
     """Return the plain form of sites. Of one that differs from an earlier one in its shape alone, it is the number of
     that one and the shape: a generation has a million of them."""
     first: dict[tuple, int] = {}
-    numbers = (first.setdefault(_BUT_SHAPE(site), number) for number, site in enumerate(sites))
+    numbers = (first.setdefault(BUT_SHAPE(site), number) for number, site in enumerate(sites))
     pairs = enumerate(zip(numbers, sites, strict=True))
     return [vars(site) if number == alike else [alike, *site.shape] for number, (alike, site) in pairs]
 
@@ -271,7 +278,7 @@ def _sites(plain: Sequence[dict[str, Any] | list[int]]) -> list[Site]:
             sites.append(Site(**whole))
         else:
             number, *shape = values
-            sites.append(replace(sites[number], shape=tuple(shape)))
+            sites.append(sites[number].changed(shape=tuple(shape)))
     return sites
 
 

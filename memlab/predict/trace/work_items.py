@@ -168,7 +168,7 @@ def amounts(item: Item) -> tuple[int, ...]:
 def with_amounts(item: Item, new: tuple[int, ...]) -> Item:
     """Return the item with other FLOPs and bytes, in the order of :func:`amounts`."""
     if isinstance(item, KernelLaunch):
-        return item._replace(flops=new[0], sizes=new[1:])
+        return KernelLaunch(*item[:4], new[0], new[1:], item.launcher)
     if isinstance(item, HostWork):
         return item._replace(sizes=new)
     return item._replace(nbytes=new[0]) if isinstance(item, Copy | Collective) else item

@@ -1,7 +1,9 @@
 """A prediction of a command that is interrupted leaves a record, as a measurement does."""
 
 import os
+import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -93,3 +95,25 @@ def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, mo
     found = user_command.predicted_record(["train.py"], Hardware(memory_gib=80.0), folder, None, {})
     assert places == [folder.path, folder.path / "other_end_routing"]
     assert found.command["ranges"] == [{"choice": "routing", "failure": "seen"}]
+
+
+def test_the_other_end_runs_beside_the_replays_and_ends_with_what_interrupts_them(tmp_path, monkeypatch):
+    began, ended = threading.Event(), threading.Event()
+
+    def traced(words, folder, environ, other_end=None, **options):
+        if other_end is not None:
+            process = subprocess.Popen(["sleep", "600"], env=environ)
+            began.set()
+            process.wait()
+            ended.set()
+        return SimpleNamespace(traces={0: SimpleNamespace(choices=["routing"])})
+
+    def interrupted(traced):
+        assert began.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(user_command, "traced_command", traced)
+    monkeypatch.setattr(user_command, "record_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        user_command.predict_command([sys.executable], Hardware(memory_gib=80.0), RunFolder(tmp_path / "run"), None)
+    assert ended.is_set()

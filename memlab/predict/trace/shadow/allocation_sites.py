@@ -5,7 +5,6 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from types import CodeType, FrameType
 
@@ -72,7 +71,7 @@ class AllocationSites:
 
     def like(self, site: Site, shape: tuple[int, ...], nbytes: int) -> int:
         """Return the number of the site of an allocation that differs from another one in its size alone."""
-        return self._number(_SMALL if nbytes < SMALL_BYTES else replace(site, shape=shape))
+        return self._number(_SMALL if nbytes < SMALL_BYTES else site.changed(shape=shape))
 
     def of_workspace(self, owner: object, nbytes: int) -> int:
         """Return the number of the site of memory that a kernel requests without a tensor."""
