@@ -25,10 +25,14 @@ _Formula = tuple[int, Sequence[tuple[int, int]]]
 
 
 class Formulas:
-    """What a micro-step does for any batch. ``steps``: recorded ones, whose ``size`` are the measures of the batch."""
+    """What a micro-step does for any batch but the largest so far: kernels may take another way for larger ones.
+
+    ``steps``: recorded ones, whose ``size`` are the measures of the batch, its elements first.
+    """
 
     def __init__(self, steps: Sequence[Step], formulas: Sequence[_Formula], which: np.ndarray):
         self._like, self._formulas, self._which = steps[-1], formulas, which
+        self._largest = max(step.size[0] for step in steps)
         self._constant = [len(set(values)) == 1 for values in zip(*(step.size for step in steps), strict=True)]
 
     @classmethod
@@ -44,6 +48,8 @@ class Formulas:
 
     def at(self, size: Sequence[int]) -> Step | None:
         """Return the step for a batch; ``None`` where it is to be traced: a measure differs that was always equal."""
+        if size[0] > self._largest:
+            return None
         values = [_value(points, size[measure]) for measure, points in self._formulas]
         pairs = zip(self._constant, size, self._like.size, strict=True)
         if any(value.denominator > 1 for value in values) or any(c and own != other for c, own, other in pairs):

@@ -2,7 +2,8 @@
 
 A micro-step is a call of ``Trainer.training_step``, also by TRL's trainers. It is computed if it finds all gradients,
 as those that were traced did, and if what these did follows from measures of their batches (measured_steps.py). The one
-in which gradients are synchronized is traced, and so are all of a model that is wrapped for several GPUs.
+with the largest batch so far is traced, the one in which gradients are synchronized, and all of a model that is wrapped
+for several GPUs.
 
 A computed micro-step leaves its loss. What the traced ones left in place of what they found, such as a buffer of the
 model, stays with its old values. Nothing is appended to lists of metrics, which hold numbers.
@@ -72,11 +73,11 @@ class TrainerMicroSteps:
 
     @contained
     def _measured(self, inputs: Any) -> tuple[tuple, tuple[int, ...]] | None:
-        """Return what must be equal in batches that are alike, and their measures: dimensions, and how many values are
-        positive in each row of a mask, up to it, and from it on. ``None``: not known."""
+        """Return what must be equal in batches that are alike, and their measures: all elements, dimensions, and how
+        many values are positive in each row of a mask, up to it, and from it on. ``None``: not known."""
         if not isinstance(inputs, Mapping) or not all(isinstance(value, torch.Tensor) for value in inputs.values()):
             return None
-        measures: list[int] = []
+        measures = [sum(value.numel() for value in inputs.values())]
         for tensor in inputs.values():
             measures += tensor.shape
             values = self._recorder.values.of(tensor)
