@@ -33,6 +33,7 @@ class Ownership:
     ):
         self._optimizers, self._block_of = optimizers, block_of
         self._searches = model is None
+        self._first: set[str] = set()  # first phases that have ended
         self._labels: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._of_class: Counter[str] = Counter()
         if model is not None:
@@ -42,7 +43,8 @@ class Ownership:
         """Return block -> owner at the end of a phase; nothing after phases that make no parameters or states."""
         if phase is None or phase.removeprefix("first_") not in LOOKED_AT_AFTER:
             return {}
-        if phase in ONCE or phase.startswith("first_"):
+        if phase in ONCE or (phase.startswith("first_") and phase not in self._first):
+            self._first.add(phase)
             self.search()
         return self.now()
 

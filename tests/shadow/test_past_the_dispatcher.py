@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from memlab.predict.trace.events import RecordStream
+from memlab.predict.trace.work_items import Copy, HostWaits
 from tests.shadow.one_rank import run, run_script
 
 pytestmark = pytest.mark.shadow
@@ -55,6 +56,23 @@ loaded("old", map_location="cuda")
 loaded("from_a_gpu")
 loaded("from_a_gpu", map_location="cpu")
 """
+
+
+LISTS = """
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(2):
+    assert torch.arange(60, device="cuda").view(3, 20).tolist()[2][19] == 59
+    model(torch.ones(8, 8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_list_of_numbers_is_one_copy_to_the_host(tmp_path):
+    work = run(tmp_path, LISTS)[0].work
+    assert [item.nbytes for item in work if isinstance(item, Copy)] == [60 * 8]
+    assert not any(isinstance(item, HostWaits) for item in work)
 
 
 def test_a_real_file_is_loaded_to_a_gpu_without_a_real_storage(tmp_path, monkeypatch):

@@ -1,13 +1,13 @@
-"""Decoding steps of a generation that are alike: what one does at any length, from a few that were recorded.
+"""Steps that are alike: what a decoding step of a generation does at any length, from a few that were recorded.
 
-Each step requests the blocks that the one before it requested; their sizes grow with the length of the sequence. A size
-is a product of dimensions, and kernels round the length up to a multiple of 8. So the sizes at lengths that are 1 or 8
-apart are values of a polynomial of degree 1 (with a cache of keys and values) or 2 (without one). Where a length is
-rounded up to a multiple of 32 or 128, a law ends at each of them, and another one is found.
+Each decoding step requests the blocks that the one before it requested; their sizes grow with the length of the
+sequence. A size is a product of dimensions, and kernels round the length up to a multiple of 8. So the sizes at lengths
+that are 1 or 8 apart are values of a polynomial of degree 1 (with a cache of keys and values) or 2 (without one). Where
+a length is rounded up to a multiple of 32 or 128, a law ends at each of them, and another one is found.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from memlab.predict.trace.events import FREE, MAKE, Alloc, Event, HostAlloc, made
+from memlab.predict.trace.events import FREE, MAKE, Alloc, BeginPhase, Event, HostAlloc, Workspace, made
 from memlab.predict.trace.reduction_scratch import scratch_of
 from memlab.predict.trace.trace_format import Site
-from memlab.predict.trace.work_items import StepWork, amounts, with_amounts
+from memlab.predict.trace.work_items import BeginWorkPhase, StepWork, amounts, with_amounts
 
 LAWS = ((1, 1), (1, 2), (8, 1), (8, 2))
 """Periods and degrees, those that need fewer recorded steps first."""
@@ -37,6 +37,13 @@ NO_SITE = -1
 """Stands for the site of a request whose size differs from the recorded one: the site has another shape."""
 
 
+_BESIDE = (Workspace, BeginPhase)
+"""Events of a step that name no block."""
+
+_CUTS = (BeginPhase, BeginWorkPhase)
+"""What begins a phase of a step, among its events and in its work."""
+
+
 class Left(NamedTuple):
     """Tensor that a step leaves behind. ``block``: number of its block among those that the step makes."""
 
@@ -48,8 +55,9 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """A decoding step.
+    """A part of the run: a decoding step, or a micro-step.
 
+    size    tokens of a sequence after a decoding step; measures of the batch of a micro-step (measured_steps.py)
     events  name a block by its number among those that the step makes, or by -1 - its number among those that the step
             finds and frees
     sites   of each request for device memory, also of a small one, without their shapes
@@ -57,7 +65,7 @@ class Step:
     others  whatever else is equal in steps that are alike
     """
 
-    length: int
+    size: Any
     events: list[Any]
     sites: list[Site]
     shapes: list[tuple[int, ...]]
@@ -85,8 +93,8 @@ class Step:
         """All that is equal in steps that are alike."""
         return list(map(_without_numbers, self.parts)), self.sites, self.work[1:], self.others
 
-    def at(self, length: int, amounts: np.ndarray) -> "Step":
-        """Return the step that is alike at another length, with its amounts."""
+    def at(self, size: Any, amounts: np.ndarray) -> "Step":
+        """Return the step that is alike at another size, with its amounts."""
         parts, starts, numbers = self.parts.copy(), self.starts.tolist(), amounts.tolist()
         changed = np.searchsorted(self.starts, np.flatnonzero(amounts != self.amounts), side="right") - 1
         for index in np.unique(changed).tolist():
@@ -95,7 +103,19 @@ class Step:
         events, shapes, items, left = (
             list(islice(rest, len(each))) for each in (self.events, self.shapes, self.work.items, self.left)
         )
-        return Step(length, events, self.sites, shapes, self.work._replace(items=items), left, self.others)
+        return Step(size, events, self.sites, shapes, self.work._replace(items=items), left, self.others)
+
+    def phases(self) -> Iterator[tuple[list[Any], StepWork]]:
+        """Yield the events and the work of each phase, without the BeginPhase and BeginWorkPhase between them."""
+        work = self.work
+        ends = [[n for n, part in enumerate(parts) if type(part) in _CUTS] for parts in (self.events, work.items)]
+        event = item = 0
+        for event_end, item_end in zip([*ends[0], None], [*ends[1], None], strict=True):
+            last = work if item_end is None else work.items[item_end]
+            before = [number - event for number in work.events_before[item:item_end]]
+            counted = StepWork(work.items[item:item_end], before, last.operators, last.modules)
+            yield self.events[event:event_end], counted
+            event, item = (event_end or 0) + 1, (item_end or 0) + 1
 
 
 def renamed(events: Sequence[Any], found: Sequence[int], left: Sequence[int]) -> list[Event] | None:
@@ -108,11 +128,11 @@ def renamed(events: Sequence[Any], found: Sequence[int], left: Sequence[int]) ->
     numbers = {key: -1 - number for number, key in enumerate(found)} | {key: n for n, key in enumerate(made(events))}
     if len({*found, *left}) < len(found) + len(left):  # tensors that share a block
         return None
-    if not all(isinstance(event, MAKE + FREE) and event.key in numbers for event in events):
+    if not all(type(event) in _BESIDE or (isinstance(event, MAKE + FREE) and event.key in numbers) for event in events):
         return None
     if numbers.keys() - {event.key for event in events if isinstance(event, FREE)} != set(left):
         return None
-    return [event._replace(key=numbers[event.key]) for event in events]
+    return [event if type(event) in _BESIDE else event._replace(key=numbers[event.key]) for event in events]
 
 
 class Law:
@@ -124,9 +144,9 @@ class Law:
         self._differences: dict[int, list[np.ndarray]] = {}
         for last in range(len(steps) - period, len(steps)):
             chosen = steps[last - degree * period : last + 1 : period]
-            self._steps[chosen[0].length % period] = chosen[0]
-            self._differences[chosen[0].length % period] = _differences([step.amounts for step in chosen])
-        self._checked = {step.length for step in steps}
+            self._steps[chosen[0].size % period] = chosen[0]
+            self._differences[chosen[0].size % period] = _differences([step.amounts for step in chosen])
+        self._checked = {step.size for step in steps}
         self._until = math.inf  # the first length where a traced step was another one
 
     @classmethod
@@ -149,11 +169,11 @@ class Law:
 
     def holds(self, step: Step) -> bool:
         """Return whether a traced step is what the law says."""
-        own = self._steps[step.length % self._period]
-        if step.length >= self._until or step.form != own.form:
+        own = self._steps[step.size % self._period]
+        if step.size >= self._until or step.form != own.form:
             return False
-        is_equal = np.array_equal(step.amounts, self._amounts(step.length))
-        self._checked |= {step.length} if is_equal else set()
+        is_equal = np.array_equal(step.amounts, self._amounts(step.size))
+        self._checked |= {step.size} if is_equal else set()
         return is_equal
 
     def end(self, length: int) -> None:
@@ -163,7 +183,7 @@ class Law:
     def _amounts(self, length: int) -> np.ndarray:
         """Evaluate Newton's polynomials, whose differences are whole numbers."""
         residue = length % self._period
-        periods = (length - self._steps[residue].length) // self._period
+        periods = (length - self._steps[residue].size) // self._period
         first, *rest = self._differences[residue]
         found, factor = first, 1
         for order, difference in enumerate(rest):
@@ -186,7 +206,7 @@ def _goes_on(steps: Sequence[Step]) -> bool:
 
 def numbers_of(part: Any) -> tuple[int, ...]:
     """Return the numbers of a part that may follow from the length."""
-    if isinstance(part, MAKE):
+    if isinstance(part, (*MAKE, Workspace)):
         return getattr(part, "reduction", None) or (part.nbytes,)
     if isinstance(part, FREE):
         return ()
@@ -198,7 +218,7 @@ def with_numbers(part: Any, numbers: tuple[int, ...]) -> Any:
         scratch = None if part.reduction is None else scratch_of(numbers)
         nbytes = numbers[0] if scratch is None else scratch.buffer_bytes
         return Alloc(part.key, nbytes, part.stream, NO_SITE, scratch)
-    if isinstance(part, HostAlloc):
+    if isinstance(part, HostAlloc | Workspace):
         return part._replace(nbytes=numbers[0])
     if isinstance(part, Left):
         return part._replace(shape=numbers)
@@ -210,5 +230,7 @@ def _without_numbers(part: Any) -> tuple:
     numbers = len(numbers_of(part))
     if isinstance(part, Alloc):
         return Alloc, numbers, part.key, part.stream, part.reduction is None
+    if isinstance(part, _CUTS):
+        return type(part), part[:-1]  # the first phase of its kind has another name
     zeros = (0,) * numbers
     return type(part), numbers, part if isinstance(part, FREE) else with_numbers(part, zeros)

@@ -117,7 +117,7 @@ Item = (
 
 
 class StepWork(NamedTuple):
-    """Work of a decoding step. ``events_before``: events of the step before each item. ``operators``, ``modules``:
+    """Work of a part of the run. ``events_before``: events of the part before each item. ``operators``, ``modules``:
     those after the last item. Recorded events are numbered from 0."""
 
     items: list[Item]

@@ -45,7 +45,7 @@ class AllocationSites:
     def __init__(self, sites: list[Site]):
         self._user_line: Callable[[], str] = lambda: ""
         self.vocabularies: set[int] = set()  # of the models that have run
-        self.of_small: list[Site] | None = None  # sites of a decoding step's small allocations; None outside of one
+        self.of_small: list[Site] | None = None  # of a traced part's small allocations; None outside of one
         self._modules: RunningModules | None = None
         self._sites = sites
         self._numbers: dict[Site, int] = {}
@@ -71,7 +71,8 @@ class AllocationSites:
 
     def like(self, site: Site, shape: tuple[int, ...], nbytes: int) -> int:
         """Return the number of the site of an allocation that differs from another one in its size alone."""
-        return self._number(_SMALL if nbytes < SMALL_BYTES else site.changed(shape=shape))
+        is_small = nbytes < SMALL_BYTES and site.kind != KERNEL_SCRATCH
+        return self._number(_SMALL if is_small else site.changed(shape=shape))
 
     def of_workspace(self, owner: object, nbytes: int) -> int:
         """Return the number of the site of memory that a kernel requests without a tensor."""

@@ -159,7 +159,7 @@ def _default_device() -> torch.device:
 def _plain(data: Any) -> Any:
     """Replace fake tensors in lists by their values."""
     if isinstance(data, FakeTensor):
-        return data.tolist()
+        return data.tolist() if data.dim() else data.item()
     if isinstance(data, list | tuple) and any(isinstance(item, FakeTensor | list | tuple) for item in data):
         return [_plain(item) for item in data]
     return data
@@ -203,6 +203,7 @@ def _readers() -> None:
     """Read the values of fake tensors, or those of a healthy run."""
     for name in ("tolist", "numpy", "__array__"):
         setattr(_Tensor, name, _reading(getattr(_Tensor, name)))
+    FakeTensor.tolist = _Tensor.tolist  # its own reads element by element, each of which the host would wait for
     FakeTensor.__format__ = _formatted
 
 
@@ -213,6 +214,7 @@ def _formatted(tensor: FakeTensor, specification: str) -> str:
 
 def _reading(method):
     def read(tensor: torch.Tensor, *args, **options):
+        tensor = tensor.cpu() if method is _TO_LIST else tensor  # one copy, as in torch
         if not isinstance(tensor, FakeTensor):
             return method(tensor, *args, **options)
         found = method(device.recorder.reads.real(tensor), *args, **options)

@@ -67,8 +67,8 @@ _READS_A_PART = frozenset(
 )
 """Operators that read only as many bytes of their largest input as they write."""
 
-_OF_ONE_STREAM = frozenset({KernelLaunch, Copy, HostWork, RecordEvent, HostWaits})
-"""Work that a decoding step may consist of."""
+_OF_ONE_STREAM = frozenset({KernelLaunch, Copy, HostWork, RecordEvent, HostWaits, BeginWorkPhase})
+"""Work that a part of the run may consist of if it is to be written again."""
 
 _BY_NAME = {
     "allgather": "all_gather",
@@ -305,11 +305,11 @@ class Counter:
         if self.on:
             self._add(BeginWorkPhase, index)
 
-    # --- decoding steps
+    # --- parts of the run that are written again
 
     @contextmanager
-    def of_decoding(self) -> Iterator[Callable[[], StepWork | None]]:
-        """Count the work of a decoding step. If the counter is off, this leaves nothing behind in it.
+    def of_part(self) -> Iterator[Callable[[], StepWork | None]]:
+        """Count the work of a part of the run. If the counter is off, this leaves nothing behind in it.
 
         Yields a function that returns the work since the beginning of the block; ``None`` if it depends on other work,
         or cannot be counted.
@@ -338,8 +338,11 @@ class Counter:
         return StepWork(items, [before - events for before in self.events_before[begin:]], self.operators, self.modules)
 
     def repeat(self, work: StepWork) -> None:
-        """Count the work of a decoding step whose first event is the next one of the trace."""
-        if not self.on or not work.items:
+        """Count the work of a part whose first event is the next one of the trace."""
+        if not self.on:
+            return
+        if not work.items:
+            self.operators, self.modules = self.operators + work.operators, self.modules + work.modules
             return
         first, *rest = work.items
         first = first._replace(operators=first.operators + self.operators, modules=first.modules + self.modules)

@@ -8,16 +8,13 @@ Where steps are not alike, or their cache is of another kind, all are traced.
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from memlab.attach.own_errors import contained
-from memlab.predict.trace.alike_steps import MOST_STEPS, NO_SITE, Law, Left, Step, renamed
-from memlab.predict.trace.events import Alloc, made
-from memlab.predict.trace.memory_kinds import SMALL
+from memlab.predict.trace.alike_steps import MOST_STEPS, Law, Step
+from memlab.predict.trace.shadow.alike_parts import Described, traced_part, write_again
 from memlab.predict.trace.shadow.memory_events import block_of
 from memlab.predict.trace.shadow.recorder import Recorder
 
@@ -62,58 +59,31 @@ class _Generation:
         length = _length(inputs)
         if step := self._computed(length):
             return self._write(step, inputs)
-        trace, sites = self._recorder.trace, self._recorder.sites
-        begin, assumed, sites.of_small = len(trace.events), trace.assumed.copy(), []
         found = [] if length is None else list(map(block_of, _tensors(inputs)))
-        try:
-            with self._recorder.counter.of_decoding() as work:
-                outputs = self._forward(**inputs)
-                self._follow(length and self._described(length, inputs, outputs, begin, assumed, found, work()))
-        finally:
-            sites.of_small = None
+        with traced_part(self._recorder) as described:
+            outputs = self._forward(**inputs)
+            self._follow(None if length is None else self._described(described, length, inputs, outputs, found))
         return outputs
 
     @contained
     def _described(
-        self, length: int, inputs: dict[str, Any], outputs: Any, begin: int, assumed: dict, found: list, work: Any
+        self, described: Described, length: int, inputs: dict[str, Any], outputs: Any, found: list
     ) -> Step | None:
-        """Describe a traced step; ``None`` if it leaves or frees anything else than its outputs and its cache.
-
-        ``begin``, ``assumed``, ``found``: number of events, assumptions and blocks of the cache before it.
-        """
-        trace, cache = self._recorder.trace, inputs.get(_CACHE)
+        """Describe a traced step; ``None`` if it leaves or frees anything else than its outputs and its cache."""
+        cache = inputs.get(_CACHE)
         names = [(name, value is cache) for name, value in outputs.items()]
-        tensors = [*_tensors(inputs), *(value for value in outputs.values() if value is not cache)]
-        left, numbers = list(map(block_of, tensors)), made(trace.events[begin:])
-        events = renamed(trace.events[begin:], found, left)
-        if work is None or events is None or not all(map(_is_plain, tensors)):
-            return None
-        small = iter(self._recorder.sites.of_small)
-        sites = [trace.sites[event.site] for event in events if isinstance(event, Alloc)]
-        sites = [next(small) if site.kind == SMALL else site for site in sites]
-        taken = [(sentence, times - assumed.get(sentence, 0)) for sentence, times in trace.assumed.items()]
-        return Step(
-            length,
-            events,
-            sites=[replace(site, shape=()) for site in sites],
-            shapes=[site.shape for site in sites],
-            work=work,
-            left=[
-                Left(numbers.index(block), tuple(tensor.shape), tensor.dtype, tensor.device)
-                for block, tensor in zip(left, tensors, strict=True)
-            ],
-            others=(type(outputs), names, [(sentence, times) for sentence, times in taken if times]),
-        )
+        left = [*_tensors(inputs), *(value for value in outputs.values() if value is not cache)]
+        return described(length, found, left, (type(outputs), names))
 
     def _follow(self, traced: Step | None) -> None:
         """Keep to the law, or find one. A traced step that contradicts a law ends it."""
         law, self._law = self._law, None
-        if traced is None or (self._steps and traced.length != self._steps[-1].length + 1):
+        if traced is None or (self._steps and traced.size != self._steps[-1].size + 1):
             self._steps.clear()
         if traced is None:
             return
         if law is not None and not law.holds(traced):
-            law.end(traced.length)
+            law.end(traced.size)
         self._law = next((law for law in self._laws if law.holds(traced)), None)
         if self._law is None:
             self._steps = [*self._steps[1 - MOST_STEPS :], traced]
@@ -128,32 +98,12 @@ class _Generation:
 
     def _write(self, step: Step, inputs: dict[str, Any]) -> Any:
         """Write what a step does into the trace, leave its tensors, and return its outputs."""
-        recorder = self._recorder
-        requests = [event for event in step.events if isinstance(event, Alloc)]
-        sites = {
-            event.key: recorder.sites.like(site, shape, event.nbytes) if event.site == NO_SITE else event.site
-            for event, site, shape in zip(requests, step.sites, step.shapes, strict=True)
-        }
-        outputs, names, taken = step.others
-        for sentence, times in taken:
-            recorder.trace.assumed[sentence] += times
-        recorder.counter.repeat(step.work)
-        keys = recorder.memory.repeat(step.events, sites, _tensors(inputs))
-        tensors = (
-            recorder.in_block(left.shape, left.dtype, left.device, keys[left.block], sites[left.block])
-            for left in step.left
-        )
+        (outputs, names), *_ = step.others
+        found = [tensor.untyped_storage() for tensor in _tensors(inputs)]
+        tensors = iter(write_again(self._recorder, step, found)[0])
         for layer in _layers(inputs):
             layer.keys, layer.values = next(tensors), next(tensors)
         return outputs(**{name: inputs[_CACHE] if is_cache else next(tensors) for name, is_cache in names})
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is all of its block, and neither its values nor its gradient matter."""
-    storage = tensor.untyped_storage()
-    is_whole = tensor.is_contiguous() and tensor.numel() * tensor.element_size() == storage.nbytes()
-    has_values = any(hasattr(storage, name) for name in ("_memlab_values", "_memlab_assumed", "_memlab_taken"))
-    return isinstance(tensor, FakeTensor) and is_whole and not has_values and not tensor.requires_grad
 
 
 # --- what is read and changed of transformers: the inputs of a step, and the layers of a cache

@@ -14,6 +14,7 @@ from memlab.attach.ownership import Ownership
 from memlab.core.sizes import MIB
 from memlab.predict.allocator import CachingAllocator, parse
 from memlab.predict.trace.events import (
+    OF_A_BLOCK,
     STREAMS,
     Alloc,
     BeginPhase,
@@ -256,25 +257,31 @@ class MemoryEvents:
         if nbytes:
             self._events.append(Workspace(nbytes, self._stream(device.current())))
 
-    # --- decoding steps
+    # --- parts of the run that are written again
 
-    def repeat(self, events: Sequence[Any], sites: dict[int, int], found: Sequence[torch.Tensor]) -> list[int]:
-        """Write the events of a decoding step, which name blocks as those of :class:`Step`, and return the keys of the
-        blocks that it makes. ``sites``: of these blocks; ``found``: the tensors that it frees."""
-        storages = [tensor.untyped_storage() for tensor in found]
-        old = [storage._memlab_key for storage in storages]
-        for storage, key in zip(storages, old, strict=True):
+    def keys_of(self, events: Sequence[Any], found: Sequence[Any]) -> tuple[list[int], list[int]]:
+        """Return the keys of the blocks of events that name blocks as those of :class:`Step`, and the new ones among
+        them. ``found``: the storages whose blocks the events free."""
+        old = [storage._memlab_key for storage in found]
+        for storage, key in zip(found, old, strict=True):
             del storage._memlab_key, self._alive[key]  # with the weak reference goes its callback
         new = [self._new_key() for _ in made(events)]
-        keys = [*new, *reversed(old)]
+        return [*new, *reversed(old)], new
+
+    def repeat(self, events: Sequence[Any], keys: Sequence[int], sites: dict[int, int]) -> None:
+        """Write such events. ``sites``: of the new blocks."""
         for event in events:
             if isinstance(event, Alloc):
                 event = Alloc(keys[event.key], event.nbytes, event.stream, sites[event.key], event.reduction)
                 self.requests += 1
-            else:
+            elif isinstance(event, OF_A_BLOCK):
                 event = type(event)(keys[event.key], *event[1:])
             self._events.append(event)
-        return new
+
+    def storage_in(self, key: int) -> Any:
+        """Return the storage that lies in a block; ``None``: it is gone."""
+        found = self._alive.get(key)
+        return None if found is None else found()
 
     def lies_in(self, storage: Any, key: int, site: int, gpu: int) -> None:
         """Note that a storage on the device lies in a block that has been written."""

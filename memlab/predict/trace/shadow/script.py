@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from ctypes import CDLL
+    from types import ModuleType
     from typing import NoReturn
 
     from memlab.attach.rank_file import RankFile
@@ -103,6 +104,13 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from memlab.predict.trace.shadow.short_epochs import ShortEpochs
     from memlab.predict.trace.trace_format import Trace
 
+    def compute_micro_steps(trainer: "ModuleType") -> None:
+        from memlab.predict.trace.shadow.trainer_micro_steps import (
+            TrainerMicroSteps,
+        )  # needs numpy, as transformers does
+
+        TrainerMicroSteps(meters.session, recorder).install(trainer)
+
     mailbox.note_rank(os.environ.get("RANK"))
     gpus = _gpus(simulation)
     device.start(library)
@@ -122,6 +130,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     exits.listen(meters.session.exits)
     if simulation.steps is None:
         ShortEpochs(meters.session, recorder).install()
+    import_hook.after("transformers.trainer", compute_micro_steps)
     ending.steps = ScriptSteps(meters.session, recorder)
     torch.manual_seed(SEED)
     recorder.__enter__()

@@ -1,0 +1,76 @@
+"""Micro-steps that are alike: what one does with any batch, from a few that were recorded.
+
+Batches differ in several measures: the dimensions of their tensors, and how many values of their masks count. Each
+amount of a micro-step follows from one of them: the size of a tensor of all tokens from the longest sample, the
+positions of a sample from its own length, the logits of answers from the number of their tokens.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import prod
+
+import numpy as np
+
+from memlab.predict.trace.alike_steps import Step
+
+LEAST = 4
+"""Recorded micro-steps that formulas need. A polynomial of degree 1 follows from two of them, one of degree 2 from
+three. The others have to confirm it."""
+
+LEAST_EQUAL = 2
+"""Recorded micro-steps that are enough where their batches are equal in all measures."""
+
+_Formula = tuple[int, Sequence[tuple[int, int]]]
+"""Index of a measure, and points (measure, amount) of the polynomial."""
+
+
+class Formulas:
+    """What a micro-step does for any batch but the largest so far: kernels may take another way for larger ones.
+
+    ``steps``: recorded ones, whose ``size`` are the measures of the batch, its elements first.
+    """
+
+    def __init__(self, steps: Sequence[Step], formulas: Sequence[_Formula], which: np.ndarray):
+        self._like, self._formulas, self._which = steps[-1], formulas, which
+        self._largest = max(step.size[0] for step in steps)
+        self._constant = [len(set(values)) == 1 for values in zip(*(step.size for step in steps), strict=True)]
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> "Formulas | None":
+        """Find the formulas of steps; ``None`` if they are too few, or not alike, or do not follow from one measure."""
+        measures = list(zip(*(step.size for step in steps), strict=True))
+        least = LEAST if any(len(set(values)) > 1 for values in measures) else LEAST_EQUAL
+        if len(steps) < least or any(step.form != steps[-1].form for step in steps[:-1]):
+            return None
+        columns, which = np.unique(np.stack([step.amounts for step in steps]), axis=1, return_inverse=True)
+        formulas = [_formula(column, measures) for column in columns.T.tolist()]
+        return None if None in formulas else cls(steps, formulas, which.reshape(-1))
+
+    def at(self, size: Sequence[int]) -> Step | None:
+        """Return the step for a batch; ``None`` where it is to be traced: a measure differs that was always equal."""
+        if size[0] > self._largest:
+            return None
+        values = [_value(points, size[measure]) for measure, points in self._formulas]
+        pairs = zip(self._constant, size, self._like.size, strict=True)
+        if any(value.denominator > 1 for value in values) or any(c and own != other for c, own, other in pairs):
+            return None
+        return self._like.at(size, np.array(list(map(int, values)), dtype=np.int64)[self._which])
+
+
+def _formula(amounts: Sequence[int], measures: Sequence[Sequence[int]]) -> _Formula | None:
+    """Return the simplest formula of an amount in the steps; ``None``: it follows from none of the measures."""
+    if len(set(amounts)) == 1:
+        return 0, [(0, amounts[0])]
+    for degree in (1, 2):
+        for number, values in enumerate(measures):
+            points = sorted(set(zip(values, amounts, strict=True)))
+            chosen, others = points[: degree + 1], points[degree + 1 :]
+            if others and len(dict(points)) == len(points) and all(_value(chosen, x) == y for x, y in others):
+                return number, chosen
+    return None
+
+
+def _value(points: Sequence[tuple[int, int]], at: int) -> Fraction:
+    """Evaluate the polynomial through the points, as Lagrange wrote it."""
+    terms = ((y, [x for x, _ in points if x != own], own) for own, y in points)
+    return sum((Fraction(y * prod(at - x for x in xs), prod(own - x for x in xs)) for y, xs, own in terms), Fraction(0))

@@ -1,0 +1,134 @@
+"""Micro-steps of transformers' Trainer: some are traced, those that are like them are computed.
+
+A micro-step is a call of ``Trainer.training_step``, also by TRL's trainers. It is computed if it finds all gradients,
+as those that were traced did, and if what these did follows from measures of their batches (measured_steps.py). The one
+with the largest batch so far is traced, the one in which gradients are synchronized, and all of a model that is wrapped
+for several GPUs.
+
+A computed micro-step leaves its loss. What the traced ones left in place of what they found, such as a buffer of the
+model, stays with its old values. Nothing is appended to lists of metrics, which hold numbers.
+"""
+
+import functools
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import accumulate
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from memlab.attach.own_errors import contained
+from memlab.attach.phases import BACKWARD
+from memlab.attach.session import Session
+from memlab.predict.trace.alike_steps import Step
+from memlab.predict.trace.events import FREE, Alloc, BeginPhase, made
+from memlab.predict.trace.measured_steps import Formulas
+from memlab.predict.trace.shadow.alike_parts import Described, traced_part, write_again
+from memlab.predict.trace.shadow.memory_events import block_of
+from memlab.predict.trace.shadow.recorder import Recorder
+
+MOST_STEPS = 8
+"""Recorded micro-steps that must follow from the same formulas: the last ones."""
+
+
+class TrainerMicroSteps:
+    """Computes micro-steps in all trainings of a process.
+
+    ``_kept``: blocks that the last micro-step left beside its loss -> their size, stream and site.
+    """
+
+    def __init__(self, session: Session, recorder: Recorder):
+        self._session, self._recorder = session, recorder
+        self._steps: dict[Any, list[Step]] = defaultdict(list)  # of batches with the same tensors
+        self._formulas: dict[Any, Formulas | None] = {}
+        self._kept: dict[int, tuple[int, int, int]] = {}
+
+    def install(self, module: ModuleType) -> None:
+        """Wrap ``Trainer.training_step`` in the module that has it."""
+        trainer_class = module.Trainer
+        traced, prepare = trainer_class.training_step, trainer_class._prepare_inputs
+
+        @functools.wraps(traced)
+        def training_step(trainer: Any, model: torch.nn.Module, inputs: Any, *args: Any, **options: Any) -> Any:
+            accelerator, is_alone = trainer.accelerator, type(trainer)._prepare_inputs is prepare
+            is_plain = is_alone and accelerator.distributed_type == "NO" and not accelerator.sync_gradients
+            has_gradients = is_plain and all(each.grad is not None for each in model.parameters() if each.requires_grad)
+            kind, size = (self._measured(inputs) if has_gradients else None) or (None, ())
+            self._session.forward_begins(inputs)
+            if computed := self._computed((id(model), kind), size):
+                return self._write(*computed)
+            begin = len(self._recorder.trace.events)
+            if kind is None:
+                loss = traced(trainer, model, inputs, *args, **options)
+                self._follow(begin, loss)
+                return loss
+            with traced_part(self._recorder) as described:
+                loss = traced(trainer, model, inputs, *args, **options)
+                self._learn((id(model), kind), size, self._follow(begin, loss), loss, described)
+            return loss
+
+        trainer_class.training_step = training_step
+
+    @contained
+    def _measured(self, inputs: Any) -> tuple[tuple, tuple[int, ...]] | None:
+        """Return what must be equal in batches that are alike, and their measures: all elements, dimensions, and how
+        many values are positive in each row of a mask, up to it, and from it on. ``None``: not known."""
+        if not isinstance(inputs, Mapping) or not all(isinstance(value, torch.Tensor) for value in inputs.values()):
+            return None
+        measures = [sum(value.numel() for value in inputs.values())]
+        for tensor in inputs.values():
+            measures += tensor.shape
+            values = self._recorder.values.of(tensor)
+            if values is not None and values.dim() == 2 and not values.is_floating_point():
+                with _disable_current_modes():  # memlab's own operators are no work of the run
+                    rows = values.gt(0).sum(1).tolist()
+                measures += [*rows, *accumulate(rows), *accumulate(reversed(rows))]
+        kind = [(name, tensor.dtype, tensor.device, tensor.dim()) for name, tensor in inputs.items()]
+        return (*kind, len(measures)), tuple(measures)
+
+    @contained
+    def _follow(self, begin: int, loss: torch.Tensor) -> tuple[list[int], list[Any]] | None:
+        """Note what a traced micro-step has left, and return the blocks that it found and freed, with their origins.
+        ``None``: it does not leave equal blocks in their place, or has other phases than forward and backward."""
+        trace, before = self._recorder.trace, self._kept
+        events = trace.events[begin:]
+        own, freed = set(made(events)), [event.key for event in events if isinstance(event, FREE)]
+        stays, found = own - {*freed, block_of(loss)}, [key for key in freed if key not in own]
+        allocs = [event for event in events if isinstance(event, Alloc) and event.key in stays]
+        self._kept = {event.key: (event.nbytes, event.stream, event.site) for event in allocs}
+        phases = [trace.phases[event.phase] for event in events if isinstance(event, BeginPhase)]
+        origins = list(self._kept.values())
+        is_alike = len(phases) == 2 and phases[0].endswith(BACKWARD) and list(map(before.get, found)) == origins
+        return (found, origins) if is_alike else None
+
+    @contained
+    def _learn(self, kind: Any, size: tuple[int, ...], followed: Any, loss: torch.Tensor, described: Described) -> None:
+        """Find the formulas of micro-steps from the last traced ones."""
+        found, origins = followed or ([], [])
+        step = described(size, found, [loss], origins, list(self._kept)) if followed else None
+        self._steps[kind] = [*self._steps[kind][1 - MOST_STEPS :], step] if step else []
+        self._formulas[kind] = Formulas.of(self._steps[kind]) if step else None
+
+    @contained
+    def _computed(self, kind: Any, size: tuple[int, ...]) -> tuple[Step, list[Any]] | None:
+        """Return a micro-step and the storages whose blocks it frees; ``None`` where it is to be traced."""
+        formulas = self._formulas.get(kind)
+        step = formulas and formulas.at(size)
+        if not step:
+            return None
+        origins = step.others[0]
+        found = [key for key, origin in self._kept.items() if origin in origins]
+        storages = list(map(self._recorder.memory.storage_in, found))
+        return None if [self._kept[key] for key in found] != origins or None in storages else (step, storages)
+
+    def _write(self, step: Step, storages: list[Any]) -> torch.Tensor:
+        """Write what a micro-step does into the trace, and return its loss."""
+        backward = functools.partial(self._session.enter, BACKWARD), self._session.leave
+        (loss,), keys = write_again(self._recorder, step, storages, cuts=backward)
+        origins, kept, _ = step.others
+        self._kept = {keys[block]: origin for block, origin in zip(kept, origins, strict=True)}
+        for storage, key in zip(storages, self._kept, strict=True):
+            self._recorder.memory.lies_in(storage, key, storage._memlab_site, storage._memlab_gpu)
+        return loss
