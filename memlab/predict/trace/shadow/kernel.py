@@ -20,11 +20,12 @@ class Kernel:
 
     temporaries  blocks that are allocated before the result and freed after it
     workspaces   blocks that are allocated after the result and freed at once
-    kept         blocks that cuBLAS allocates after the result and never frees
+    kept         blocks that are allocated after the result and never freed
     spare        most bytes of a workspace that the kernel can do without; it receives the result before the arguments
     launches     kernels that run before the operator's own: for each, the bytes of every tensor that it reads or writes
     flops        FLOPs of the call, with shapes in place of tensors (a formula of ``torch.utils.flop_counter``)
     owner        who requests the blocks, for display; the operator unless given
+    keeper       who requests the blocks that are kept, for display; the owner unless given
     has_tensors  whether temporaries and workspaces are tensors, for display; else they are memory without a tensor
 
     ``last_result_first``: several results are allocated in the opposite order.
@@ -37,5 +38,6 @@ class Kernel:
     launches: Callable[..., Sequence[Sequence[int]]] = _nothing
     flops: Callable[..., int] | None = None
     owner: str = ""
+    keeper: str = ""
     has_tensors: bool = False
     last_result_first: bool = False

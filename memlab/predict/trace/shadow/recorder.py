@@ -131,7 +131,7 @@ class Recorder(TorchDispatchMode):
         self.memory.give_back(held)
         self._count(func, args, kwargs, out)
         self.memory.give_back(self.memory.take(owner, kernel.workspaces(*args, **kwargs), kernel.has_tensors))
-        self.memory.take("cuBLAS", kernel.kept(*args, **kwargs))
+        self.memory.take(kernel.keeper or owner, kernel.kept(*args, **kwargs))
         self.memory.may_take(kernel.spare(out, *args, **kwargs))
         return out
 

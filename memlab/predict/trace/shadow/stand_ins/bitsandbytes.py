@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memlab.predict.trace.shadow.counting import bytes_in_memory
 from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Kernel, Recorder, StandIn, add_kernels
-from memlab.predict.trace.shadow.stand_ins.cublas import Workspaces, workspaces_on
 
 _IN_PYTHON = ("int8_double_quant", "int8_mixed_scaled_mm", "int8_mm_dequant", "int8_scaled_mm", "int8_vectorwise_quant")
 """Operators whose own Python code for CUDA runs. Their fake implementations cannot know the number of outliers."""
@@ -113,12 +112,13 @@ def _fake(cls: type, recorder: Recorder, data: torch.Tensor) -> FakeTensor:
 
 def _products(ops: ModuleType, recorder: Recorder, gpu: GpuModel) -> None:
     ops._gpu_dispatch_props = lambda device_index: (gpu.multiprocessors, *gpu.capability)
-    operators, dequantization = torch.ops.bitsandbytes, _Dequantization(ops, workspaces_on(gpu))
+    operators, dequantization = torch.ops.bitsandbytes, _Dequantization(ops, recorder)
     # FLOPs of a product, from shapes: a multiplication and an addition for each row and each weight.
     in_4_bits = Kernel(
         temporaries=dequantization.temporaries,
         launches=dequantization.launches,
         kept=dequantization.kept,
+        keeper="cuBLAS",
         flops=lambda rows, packed, shape, *rest, **options: 2 * prod(rows[:-1]) * prod(shape),
         owner="bitsandbytes.dequantize_4bit",
         has_tensors=True,
@@ -136,8 +136,8 @@ class _Dequantization:
     Source: ``bitsandbytes/backends/cuda/ops.py`` of bitsandbytes 0.50, ``gemm_4bit`` and ``_dequant_linear_fallback``.
     """
 
-    def __init__(self, ops: Any, workspaces: Workspaces):
-        self._ops, self._workspaces = ops, workspaces
+    def __init__(self, ops: Any, recorder: Recorder):
+        self._ops, self._kernels = ops, recorder.kernels
 
     def temporaries(
         self, rows, packed, shape, absmax, blocksize, quant_type, bias=None, absmax_8bit=None, *nested, **named_nested
@@ -155,8 +155,13 @@ class _Dequantization:
         return [[bytes_in_memory(packed), _weight_bytes(rows, shape)]]
 
     def kept(self, rows, packed, shape, absmax, blocksize, quant_type, bias=None, *rest, **options) -> list[int]:
-        """Return the bytes of the workspaces that the product with the dequantized weight is the first to need."""
-        return [] if self._reads_4_bits(rows, shape, blocksize) else self._workspaces.of_product(bias is not None)
+        """Return the bytes of the workspaces that torch's product with the dequantized weight keeps."""
+        if self._reads_4_bits(rows, shape, blocksize):
+            return []
+        factors = rows, torch.empty(shape, device="meta")
+        if bias is None:
+            return self._kernels[torch.ops.aten.mm.default].kept(*factors)
+        return self._kernels[torch.ops.aten.addmm.default].kept(bias, *factors)
 
     def _reads_4_bits(self, rows: torch.Tensor, shape, blocksize: int) -> bool:
         width = rows.shape[-1]

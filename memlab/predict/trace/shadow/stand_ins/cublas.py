@@ -6,7 +6,6 @@ Source: ``getCUDABlasLtWorkspace`` and ``getCurrentCUDABlasHandle`` in ``aten/sr
 """
 
 import threading
-from functools import cache
 
 import torch
 
@@ -27,30 +26,16 @@ def _adds_bias(first: torch.Tensor, *factors: torch.Tensor, beta: float = 1, **o
     return first.dim() == 1 and beta == 1 and len(factors) == 2 and min(factors[1].shape) > 1
 
 
-class Workspaces:
-    """Workspaces of the products of all threads."""
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
+    held: set[tuple[int, int | None, int, int]] = set()
 
-    def __init__(self, gpu: GpuModel):
-        self._gpu = gpu
-        self._held: set[tuple[int, int | None, int, int]] = set()
-
-    def of_product(self, adds_bias: bool) -> list[int]:
-        """Return the bytes of each workspace that a product of this thread is the first to need, on this stream."""
+    def workspaces(*args, **options) -> list[int]:
         thread, gpu_number = threading.get_ident(), device.recorder.memory.number_of(device.current())
-        needed = [self._gpu.cublas_workspace, *[CUBLASLT_WORKSPACE] * adds_bias]
-        new = [each for each in needed if (thread, gpu_number, device.current_stream(), each) not in self._held]
+        needed = [gpu.cublas_workspace, *[CUBLASLT_WORKSPACE] * _adds_bias(*args, **options)]
+        new = [each for each in needed if (thread, gpu_number, device.current_stream(), each) not in held]
         if new:
-            self._held.update((thread, gpu_number, device.current_stream(), each) for each in new)
+            held.update((thread, gpu_number, device.current_stream(), each) for each in new)
             device.recorder.libraries.note(HANDLE, (thread, gpu_number))
         return new
 
-
-workspaces_on = cache(Workspaces)
-"""``workspaces_on(gpu)``: the workspaces of this process, also for libraries that call torch's products in C++."""
-
-
-def stand_in(config: Config, gpu: GpuModel) -> StandIn:
-    def kept(*args, **options) -> list[int]:
-        return workspaces_on(gpu).of_product(_adds_bias(*args, **options))
-
-    return StandIn(kernels=dict.fromkeys(_PRODUCTS, Kernel(kept=kept)))
+    return StandIn(kernels=dict.fromkeys(_PRODUCTS, Kernel(kept=workspaces, owner="cuBLAS")))
