@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manag
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memlab.predict.trace.shadow.counting import bytes_in_memory
+from memlab.predict.trace.shadow.kernel import Blocks
 from memlab.predict.trace.shadow.stand_ins import Config, GpuModel, Kernel, Recorder, StandIn, add_kernels
 
 _IN_PYTHON = ("int8_double_quant", "int8_mixed_scaled_mm", "int8_mm_dequant", "int8_scaled_mm", "int8_vectorwise_quant")
@@ -154,8 +155,8 @@ class _Dequantization:
             return []
         return [[bytes_in_memory(packed), _weight_bytes(rows, shape)]]
 
-    def kept(self, rows, packed, shape, absmax, blocksize, quant_type, bias=None, *rest, **options) -> list[int]:
-        """Return the bytes of the workspaces that torch's product with the dequantized weight keeps."""
+    def kept(self, rows, packed, shape, absmax, blocksize, quant_type, bias=None, *rest, **options) -> Blocks:
+        """Return the workspaces that torch's product with the dequantized weight keeps."""
         if self._reads_4_bits(rows, shape, blocksize):
             return []
         factors = rows, torch.empty(shape, device="meta")
