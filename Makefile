@@ -102,7 +102,7 @@ $(MEASURED)/.ready: results/commands/requirements.txt
 accuracy: setup $(MEASURED)/.ready  ## docs/accuracy.md: every record of results/ predicted; with the study's points where make study was run
 	$(MEASURED)/bin/python tests/scripts/make_model_and_data.py outputs/models --size 1b --without-weights
 	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python results/commands/checkpoint.py
-	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python -m tools.accuracy results --note results/SEEN.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
+	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python -m tools.accuracy results --note results/SEEN.md --section results/wild/ACCURACY.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
 
 POINTS ?= 40

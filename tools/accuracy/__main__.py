@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run folders of memlab import, reported in their own section",
     )
     parser.add_argument("--note", type=Path, metavar="FILE", help="a text about the sweeps, added to the page")
+    parser.add_argument("--section", type=Path, metavar="FILE", help="a section of its own, at the end of the page")
     parser.add_argument(
         "--of-each", type=whole(2), default=3, metavar="N", help="points of each imported series (default: 3)"
     )
@@ -72,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     predictor = package_versions()
     known = kinds(truth.config for truth, point in pairs if "reserved" in point.errors)
     text = document(points, commands, predictor, SOURCES, refused, imported, known, note)
+    if arguments.section:
+        text += "\n" + arguments.section.read_text(encoding="utf-8")
     if arguments.output is None:
         print(text)
     else:
