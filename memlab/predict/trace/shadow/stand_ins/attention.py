@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import ModuleType
 
 import torch
+from torch._meta_registrations import alloc_with_matching_layout
 
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.flash_attention import flash
@@ -41,6 +42,7 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
 
     return StandIn(
         changes={
+            "torch._subclasses.fake_impls": _without_sums,
             "torch.nn.functional": choose_kernels,
             "torch.utils.flop_counter": _count_shared_heads,
             "transformers.masking_utils": _register,
@@ -53,6 +55,19 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
             _aten._scaled_dot_product_cudnn_attention_backward.default: Kernel(workspaces=cudnn_workspaces),
         },
     )
+
+
+def _without_sums(fake_impls: ModuleType, recorder: Recorder) -> None:
+    """Leave out the sums of scores that cuDNN's forward computes for a backward alone (log-sum-exp,
+    ``compute_log_sumexp``). torch's own fake implementation always has them."""
+
+    @fake_impls.register_op_impl(_aten._scaled_dot_product_cudnn_attention.default)
+    def attention(mode, func, query, key, value, bias, compute_log_sumexp: bool, *rest, **options) -> tuple:
+        rows = [*query.shape[:3], 1]
+        out = alloc_with_matching_layout(query, (*query.shape[:3], value.shape[-1]))
+        sums = query.new_empty(rows if compute_log_sumexp else [0], dtype=torch.float32)
+        seed, offset = (query.new_empty([], dtype=torch.int64) for _ in range(2))
+        return out, sums, None, None, query.shape[2], key.shape[2], seed, offset, None
 
 
 def _register(masking_utils: ModuleType, recorder: Recorder) -> None:
@@ -119,13 +134,15 @@ class _Sdpa:
             if kernel == "efficient" and groups > 1:
                 return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True)
         bias = additive(attn_mask, query)
+        # should_compute_logsumexp() of attention.cpp
+        trains = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
         if kernel == "cudnn":
             op = _aten._scaled_dot_product_cudnn_attention
-            return op(query, key, value, bias, True, dropout_p, is_causal, False, scale=scale)[0]
+            return op(query, key, value, bias, trains, dropout_p, is_causal, False, scale=scale)[0]
         op = _aten._scaled_dot_product_efficient_attention
         if bias is not None:
             bias = aligned(bias).expand(*query.shape[:3], key.shape[2])
-        return op(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
+        return op(query, key, value, bias, trains, dropout_p, is_causal, scale=scale)[0]
 
     def choose(self, query, key, value, mask: torch.Tensor | None, enable_gqa: bool) -> str:
         if not enable_gqa and not query.shape[:2] == key.shape[:2] == value.shape[:2]:

@@ -8,6 +8,7 @@ can tell its size.
 Copies between host and device that also convert the dtype go through a contiguous temporary. Non-blocking copies
 convert on the GPU, blocking copies on the host. Source: ``copy_kernel_cuda`` in
 ``aten/src/ATen/native/cuda/Copy.cu``.
+Draws from a multinomial distribution have a temporary like its weights.
 Sums over rows: thread blocks that share an output keep partial sums (trace/reduction_scratch.py).
 Gradients of embeddings: the rows of a token that occurs several times have partial sums (trace/reduction_scratch.py).
 The temporary memory of the sort is left out.
@@ -46,6 +47,7 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
         _aten._softmax_backward_data.default: Kernel(workspaces=softmax_backward_product, has_tensors=True),
         _aten.sum.dim_IntList: sum_of_rows,
         _aten.mean.dim: sum_of_rows,
+        _aten.multinomial.default: Kernel(workspaces=draws, has_tensors=True),
     }
     if config.training.loop == "command":  # the predictions of memlab's own training were judged without these blocks
         kernels[_aten.embedding_dense_backward.default] = Kernel(temporaries=sorted_indices, workspaces=partial_sums)
@@ -104,6 +106,18 @@ def softmax_backward_product(grad: torch.Tensor, output: torch.Tensor, *rest, **
     Source: ``softmax_backward_cuda_out`` in ``aten/src/ATen/native/cuda/SoftMax.cu``.
     """
     return [output.numel() * output.element_size()]
+
+
+# --- draws, such as the next tokens of a generation
+
+
+def draws(weights: torch.Tensor, count: int, replacement: bool = False, **options) -> list[int]:
+    """Return the bytes of an exponential draw for each weight, by which a draw without replacement divides it.
+
+    The memory of several draws with replacement, for which CUDA has another kernel, is not counted.
+    Source: ``multinomial_out`` in ``aten/src/ATen/native/Distributions.cpp`` of PyTorch 2.11.
+    """
+    return [] if replacement and count > 1 else [weights.numel() * weights.element_size()]
 
 
 # --- sums
