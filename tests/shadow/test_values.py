@@ -43,6 +43,7 @@ on_host = torch.empty(2, 4, dtype=torch.long)
 on_host.copy_(ids)
 print(on_host.tolist(), ids.to("cpu", torch.int32)[0].tolist(), [int(each) for each in ids[1]], f"{ids.sum():03d}")
 print(bool(mask.any()), float(ids.float().mean()), ids.new_zeros(2).tolist(), torch.as_tensor([ids[0, 0]]).tolist())
+print(torch.asarray(7, device=ids.device).item(), torch.asarray(ids, copy=True)[0].tolist())
 print([each.tolist() for each in torch.where(mask)], ids.unique().tolist(), torch.isin(ids, ids[:1, :1])[0].tolist())
 print(torch.bincount(ids.view(-1), minlength=10).tolist(), torch.nn.functional.one_hot(ids).shape[-1])
 print(torch.bincount(torch.rand(1 << 13, device="cuda").long(), minlength=20).shape[0])
@@ -60,6 +61,7 @@ def test_integers_and_masks_are_true(tmp_path):
             "[0, 2, 2]",
             "[[5, 8, 8, 0], [4, 0, 0, 0]] [5, 8, 8, 0] [4, 0, 0, 0] 025",
             "True 3.125 [0, 0] [5]",
+            "7 [5, 8, 8, 0]",
             "[[0, 0, 1], [0, 1, 0]] [0, 4, 5, 8] [True, False, False, False]",
             "[4, 0, 0, 0, 1, 1, 0, 0, 2, 0] 9",
             "20",

@@ -142,10 +142,15 @@ def _constructors() -> None:
         made = as_tensor(_plain(data), dtype=dtype, device="cpu")
         return made.to(_default_device() if device is None else device)
 
+    def asarray(data, *, dtype=None, device=None, copy=None, requires_grad=False):
+        made = as_tensor_(data, dtype, device)
+        made = made.clone() if copy and made is data else made
+        return made.requires_grad_() if requires_grad else made.detach()
+
     def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **options):
         return tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
-    torch.tensor, torch.as_tensor, _Tensor.new_tensor = tensor, as_tensor_, new_tensor
+    torch.tensor, torch.as_tensor, torch.asarray, _Tensor.new_tensor = tensor, as_tensor_, asarray, new_tensor
     for function, operator in ((tensor, "aten::tensor"), (as_tensor_, "aten::as_tensor")):
         torch.jit._builtins._register_builtin(function, operator)  # torch.jit.script knows them by the function
 
