@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from memlab.core.sizes import MIB, UNLIMITED
+from memlab.predict.allocator.address_space import AddressSpace
 from memlab.predict.allocator.blocks import Block, ExpandableSegments, Pool
 from memlab.predict.allocator.options import MIN_BLOCK_BYTES, Options
 
@@ -69,7 +70,7 @@ class CachingAllocator:
         self._pending: dict[frozenset[int], deque[tuple[int, int, Block]]] = defaultdict(deque)
         self._requests = 0
         self._recorded = {size: deque(recorded) for size, recorded in addresses.items()}
-        self._next_address = 1 << 48  # above real ones; JavaScript holds them exactly
+        self._address_space = AddressSpace()
         self._segments: dict[int, int] = {}  # of fixed size, that the device has given: address -> bytes
         self._places = before.places
         for address, nbytes, stream in before.segments:
@@ -230,8 +231,7 @@ class CachingAllocator:
         address = recorded.popleft() if recorded else None
         if address is not None and self._is_vacant(address, nbytes):
             return address
-        self._next_address += nbytes
-        return self._next_address - nbytes
+        return self._address_space.take(nbytes)
 
     def _is_vacant(self, address: int, nbytes: int) -> bool:
         end = address + nbytes
@@ -313,6 +313,7 @@ class CachingAllocator:
         self.reserved -= block.size
         if block.base is None:
             del self._segments[block.address]
+            self._address_space.give_back(block.address, block.size)
 
     def _segment_bytes(self, pool: Pool) -> int:
         return SMALL_SEGMENT_BYTES if pool.small else self.options.large_segment_bytes
