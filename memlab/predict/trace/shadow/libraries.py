@@ -1,7 +1,6 @@
 """Notes what takes memory outside torch's allocator when it first runs: communicators, handles, attention's kernels."""
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -80,19 +79,13 @@ class Libraries:
 
 def group_of(func: OpOverload, args: tuple) -> dist.ProcessGroup | None:
     """Return the process group of a collective; ``None`` for an operator without one, as the wait for a collective."""
-    index = _group_index(func)
-    group = None if index is None else args[index]
-    if isinstance(group, torch.ScriptObject):
-        return dist.ProcessGroup.unbox(group)
-    return _resolve_process_group(group) if isinstance(group, str) else group
-
-
-@cache
-def _group_index(func: OpOverload) -> int | None:
-    """Return the index of the process group among the arguments of an operator: functional collectives have its name,
-    or the group itself (PyTorch 2.13)."""
-    arguments = enumerate(func._schema.arguments)
-    return next((i for i, each in arguments if "ProcessGroup" in str(each.type) or each.name == "group_name"), None)
+    for argument, group in zip(func._schema.arguments, args, strict=False):
+        # Functional collectives have its name, or the group itself (PyTorch 2.13).
+        if argument.name == "group_name" or "ProcessGroup" in str(argument.type):
+            if isinstance(group, torch.ScriptObject):
+                return dist.ProcessGroup.unbox(group)
+            return _resolve_process_group(group) if isinstance(group, str) else group
+    return None
 
 
 def _name(group: dist.ProcessGroup) -> str:

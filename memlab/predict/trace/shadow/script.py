@@ -90,15 +90,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from memlab.core.config_experiment import Training
     from memlab.predict.trace import shadow_process
     from memlab.predict.trace.run_command import SEED, own_folder
-    from memlab.predict.trace.shadow import (
-        beside_dispatcher,
-        device,
-        exits,
-        mailbox,
-        patches,
-        stand_ins,
-        unpredictable,
-    )
+    from memlab.predict.trace.shadow import beside_dispatcher, device, exits, mailbox, patches, stand_ins, unpredictable
     from memlab.predict.trace.shadow.recorder import Recorder
     from memlab.predict.trace.shadow.script_steps import ScriptSteps
     from memlab.predict.trace.shadow.short_epochs import ShortEpochs
