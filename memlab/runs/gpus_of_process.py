@@ -31,21 +31,11 @@ def on_each_gpu(rank: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) ->
         return [dict(rank)]
     facts = rank["attached"]
     of_others = {**rank, **_NOT_SEEN, "phases": {}, "attached": {**facts, "phases": {}, "peak": None, "growth": None}}
-    entries = sorted(
-        (rank, *({**of_others, **{key: other.get(key) for key in _OF_OTHERS}} for other in others)), key=_index
-    )
-    shared = {
-        "world_size": len(entries),
-        "local_world_size": len(entries),
-        "other_devices": [],
-        "is_gpu_of_process": True,
-    }
+    entries = [rank, *({**of_others, **{key: other.get(key) for key in _OF_OTHERS}} for other in others)]
+    entries.sort(key=lambda entry: (len(entry["device"]), entry["device"]))  # cuda:2 before cuda:10
+    gpus = len(entries)
+    shared = {"world_size": gpus, "local_world_size": gpus, "other_devices": [], "is_gpu_of_process": True}
     return [
         {**entry, "rank": number, "attached": {**entry["attached"], **shared, "rank": number, "local_rank": number}}
         for number, entry in enumerate(entries)
     ]
-
-
-def _index(entry: Mapping[str, Any]) -> tuple[int, str]:
-    """Return what sorts ``cuda:2`` before ``cuda:10``."""
-    return len(entry["device"]), entry["device"]
