@@ -7,16 +7,7 @@ from typing import Any
 from memlab.analyse.command_facts import over_ranks
 from memlab.analyse.run_view import shortcomings
 from memlab.core.basis import MEASURED
-from memlab.core.record import (
-    DOES_NOT_FIT,
-    EDGE,
-    FITS,
-    GPU_MODEL,
-    OUT_OF_MEMORY,
-    PREDICTED,
-    WITHOUT_RESULT,
-    Record,
-)
+from memlab.core.record import DOES_NOT_FIT, EDGE, FITS, GPU_MODEL, OUT_OF_MEMORY, PREDICTED, WITHOUT_RESULT, Record
 from memlab.planner.changes import remedies
 from memlab.predict.trace.shadow.unpredictable import SET_DEVICE
 from memlab.predict.trace.trace_format import DECIDED

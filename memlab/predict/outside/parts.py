@@ -8,14 +8,7 @@ from typing import Any, NamedTuple
 
 from memlab.core.sizes import MIB
 from memlab.files.json_file import read_json
-from memlab.predict.outside.appearances import (
-    ATTENTION,
-    ATTENTION_BACKWARD,
-    COMMUNICATOR,
-    HANDLE,
-    STREAM,
-    Appearance,
-)
+from memlab.predict.outside.appearances import ATTENTION, ATTENTION_BACKWARD, COMMUNICATOR, HANDLE, STREAM, Appearance
 
 PIECE = 2 * MIB
 """The driver takes memory in pieces of this size, as the figures in results/explain/readings.csv show."""

@@ -22,14 +22,7 @@ from memlab.runs.folder import RunFolder
 from memlab.worker.data import Shape
 from memlab.worker.flops import model_flops
 from memlab.worker.model import build_model
-from memlab.worker.session import (
-    ENGINE_PHASES,
-    PointsTrainer,
-    Steps,
-    batches_for,
-    optimizers_of,
-    training_arguments,
-)
+from memlab.worker.session import ENGINE_PHASES, PointsTrainer, Steps, batches_for, optimizers_of, training_arguments
 
 
 @dataclass
