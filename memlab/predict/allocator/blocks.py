@@ -2,38 +2,25 @@
 
 import bisect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 
+@dataclass(slots=True, eq=False)
 class Block:
     """A piece of a segment. ``prev`` and ``next``: its neighbours in the segment. ``mapped``: false for address space
     without memory."""
 
-    __slots__ = (
-        "address",
-        "allocated",
-        "base",
-        "freed_at",
-        "mapped",
-        "next",
-        "pool",
-        "prev",
-        "size",
-        "streams",
-        "waiting",
-    )
-
-    def __init__(self, address: int, size: int, pool: "Pool", base: int | None = None, mapped: bool = True):
-        self.address = address
-        self.size = size
-        self.pool = pool
-        self.base = base  # start address of its expandable segment; None: in a segment of fixed size
-        self.mapped = mapped
-        self.allocated = False
-        self.prev: Block | None = None
-        self.next: Block | None = None
-        self.streams: set[int] = set()  # side streams that use it
-        self.waiting = False  # freed, but a side stream may still use it
-        self.freed_at = 0  # the pool's count of searches when it was freed: gives its age to the garbage collector
+    address: int
+    size: int
+    pool: "Pool"
+    base: int | None = None  # start address of its expandable segment; None: in a segment of fixed size
+    mapped: bool = True
+    allocated: bool = False
+    prev: "Block | None" = None
+    next: "Block | None" = None
+    streams: set[int] = field(default_factory=set)  # side streams that use it
+    waiting: bool = False  # freed, but a side stream may still use it
+    freed_at: int = 0  # the pool's count of searches when it was freed: gives its age to the garbage collector
 
     @property
     def is_split(self) -> bool:
