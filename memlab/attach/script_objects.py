@@ -1,21 +1,33 @@
 """Objects that the script made, as listeners heard of them. None is kept alive."""
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
+
+
+class _Weak:
+    """An attribute that does not keep its value alive. ``None``: it has none, or the value is gone."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return getattr(instance, self._name, lambda: None)()
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        setattr(instance, self._name, weakref.ref(value))
 
 
 class ScriptObjects:
     """Optimizers, DeepSpeed's engines, and the last Trainer and Accelerator. ``None``: there is none, or none any
     more."""
 
+    trainer, accelerator = _Weak(), _Weak()
+
     def __init__(self):
         self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._engines: list[weakref.ref] = []
-        self._trainer: Callable[[], Any] = lambda: None
-        self._accelerator: Callable[[], Any] = lambda: None
 
     @property
     def engines(self) -> list[Any]:
@@ -23,22 +35,6 @@ class ScriptObjects:
 
     def add_engine(self, engine: Any) -> None:
         self._engines.append(weakref.ref(engine))
-
-    @property
-    def trainer(self) -> Any:
-        return self._trainer()
-
-    @trainer.setter
-    def trainer(self, trainer: Any) -> None:
-        self._trainer = weakref.ref(trainer)
-
-    @property
-    def accelerator(self) -> Any:
-        return self._accelerator()
-
-    @accelerator.setter
-    def accelerator(self, accelerator: Any) -> None:
-        self._accelerator = weakref.ref(accelerator)
 
     def train(self, module: torch.nn.Module) -> bool:
         """Whether an optimizer holds parameters of the module, or an engine trains it: ZeRO's optimizer has shards."""
