@@ -1,6 +1,7 @@
 """Readings of this process's memory, from one boundary of phases to the next."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -87,17 +88,17 @@ class Memory:
         self.counters.reset_peaks(device, stats)
         return reading
 
-    def others(self) -> dict[int, tuple[int, int, int]]:
+    def others(self) -> list[dict[str, Any]]:
         """Return peaks of allocated and reserved bytes of the process's other devices, as the script would read, and
         the bytes in use there, with the peak of reserved ones."""
-        if self.device is None:
-            return {}
-        found = {}
-        for index in range(torch.cuda.device_count()):
-            peaks = torch.cuda.max_memory_allocated(index), torch.cuda.max_memory_reserved(index)
-            if index != self.device and peaks[1]:
+        found = []
+        for index in () if self.device is None else range(torch.cuda.device_count()):
+            peak, reserved = torch.cuda.max_memory_allocated(index), torch.cuda.max_memory_reserved(index)
+            if index != self.device and reserved:
                 free, total = torch.cuda.mem_get_info(index)
-                found[index] = (*peaks, total - free - torch.cuda.memory_reserved(index) + peaks[1])
+                used = total - free - torch.cuda.memory_reserved(index) + reserved
+                device = {"device": f"cuda:{index}", "peak_allocated_bytes": peak, "peak_reserved_bytes": reserved}
+                found.append({**device, "device_used_bytes": used})
         return found
 
     def _used_bytes(self, device: int, reserved: int) -> int | None:

@@ -178,15 +178,7 @@ class RankFile:
             "peak": session.figures.peak,
             "growth": session.growth.facts(outcome["ended"]),
             "phases": {name: asdict(peaks) for name, peaks in session.figures.phases.items()},
-            "other_devices": [
-                {
-                    "device": f"cuda:{index}",
-                    "peak_allocated_bytes": allocated,
-                    "peak_reserved_bytes": reserved,
-                    "device_used_bytes": used,
-                }
-                for index, (allocated, reserved, used) in session.memory.others().items()
-            ],
+            "other_devices": session.memory.others(),
             **session.facts,
             "meter_errors": own_errors.noted,
         }
