@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 from memlab.cli.commands.run_selection import latest_run, run_folder
 from memlab.cli.commands.shared_arguments import output_file, whole
@@ -59,7 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse.explain.explained_run import explain
-    from memlab.cli.explain_files import write_files
     from memlab.cli.remedies import print_remedies
     from memlab.report.explain_text import (
         run_of_phase,
@@ -107,8 +107,29 @@ def run(arguments: argparse.Namespace) -> int:
                 say(f"The lines of code need a history. {first.advice}", out)
             remedies = print_remedies(first.folder, first.record, arguments.remedies, REMEDIES)
     finally:  # also if the user ends the remedies, or the program that reads this output has ended
-        write_files(arguments, runs, remedies, changes)
+        _write_files(arguments, runs, remedies, changes)
     return 0
+
+
+def _write_files(arguments: argparse.Namespace, runs: list, remedies: Any, changes: list) -> None:
+    """Write the files that the options name, and print their sizes.
+
+    ``remedies``: of a single run, if they were predicted. ``changes``: settings and versions in which two runs differ.
+    """
+    from memlab.analyse.explain.exports import write_chrome_trace, write_memory_viz
+    from memlab.analyse.explain.placements import event_times
+    from memlab.report import units
+    from memlab.report.explain_page import write_explain_page
+
+    run, rank = runs[0], runs[0].shown
+    if page := arguments.page:
+        write_explain_page(runs, page, remedies, changes)
+    if memory_viz := arguments.memory_viz:
+        write_memory_viz(memory_viz, rank.history, event_times(rank, run.record))
+    if chrome_trace := arguments.chrome_trace:
+        write_chrome_trace(chrome_trace, run)
+    for file in filter(None, (page, memory_viz, chrome_trace)):
+        print(f"{safe(str(file))}: {units.size(file.stat().st_size)}")
 
 
 def _changes(folders: Sequence[RunFolder]) -> list:
