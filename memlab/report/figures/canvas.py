@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
@@ -91,24 +91,6 @@ def sheets(runs: Sequence[RunView]) -> Iterator[Sheet]:
         yield Sheet(family, len(families) == 1, {label: named[label] for label in labels}, looks)
 
 
-RC = {
-    "font.size": 9.0,
-    "axes.titlesize": 9.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "figure.constrained_layout.w_pad": 0.08,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 4.0,
-    "svg.hashsalt": "memlab",  # equal figures give equal files
-    "path.simplify_threshold": 0.3,
-}
-
 DPI = 160
 
 WIDTH = 9.0
@@ -166,7 +148,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 def style():
     """Return the context in which figures are made and saved."""
-    return matplotlib.rc_context(RC)
+    return matplotlib.style.context(Path(__file__).with_name("memlab.mplstyle"))
 
 
 def plain(text: str) -> str:
