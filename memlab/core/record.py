@@ -84,6 +84,12 @@ FITS, EDGE, DOES_NOT_FIT, DOES_NOT_LAST = "fits", "edge", "does_not_fit", "does_
 steps that were run fit, and memory that grows from step to step ends in a later one (``Record.command``, ``growth``).
 A measured run that was ended early has this verdict, too."""
 
+
+def worst(verdicts: Iterable[str]) -> str:
+    """Return the worst of the ranks' verdicts: a run fits if all its ranks fit."""
+    return max(verdicts, key=(FITS, EDGE, DOES_NOT_FIT).index)
+
+
 ISOLATIONS = ("fresh", "shared")
 """Whether a point had its own launch, or shared a launch with other points."""
 

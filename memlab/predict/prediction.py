@@ -8,12 +8,11 @@ from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.plan import Plan, shape_of
-from memlab.core.record import RankResult, Record
+from memlab.core.record import RankResult, Record, worst
 from memlab.core.summary import Work, summarise
 from memlab.predict.limits import unpredictable
 from memlab.predict.memory.fit_probability import shipped_ratios, support
 from memlab.predict.memory.rank_results import estimate, rank_results
-from memlab.predict.memory.verdicts import worst
 from memlab.predict.time.calibrate import Calibrations, resolve
 from memlab.predict.time.step_time import StepTime, predict_step_time
 from memlab.predict.trace.choose_traces import traces_in_launch

@@ -8,7 +8,7 @@ from rich.console import Console
 from memlab.analyse.explain.accounting import Row
 from memlab.analyse.explain.remedies import Measured, Needs, Remedies, Remedy
 from memlab.core.basis import comparable
-from memlab.predict.memory.verdicts import FITS
+from memlab.core.record import FITS
 from memlab.predict.time.step_time import StepTime
 from memlab.report import units
 from memlab.report.text import say

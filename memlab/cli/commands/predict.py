@@ -56,9 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from memlab.core.record import FITS
     from memlab.launch.user_command.measure import job_in
     from memlab.planner.user_command import predict_command
-    from memlab.predict.memory.verdicts import FITS
     from memlab.report.command_progress import CommandProgress
     from memlab.report.details_text import show_answer, show_predicted_changes
     from memlab.report.text import console

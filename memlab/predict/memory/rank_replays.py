@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from memlab.core.config import Config
+from memlab.core.record import DOES_NOT_FIT, EDGE, FITS
 from memlab.predict import allocator
 from memlab.predict.memory.release_delay import furthest_ahead, with_release_delays
 from memlab.predict.memory.replay import Replay, as_plain_training, replay, replay_points
-from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.predict.time.calibrate import Calibration
 from memlab.predict.time.clocks import has_clocks
 from memlab.predict.trace.events import RecordStream

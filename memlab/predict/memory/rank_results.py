@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.core.record import GPU_MODEL, PREDICTED, RankResult
+from memlab.core.record import FITS, GPU_MODEL, PREDICTED, RankResult, worst
 from memlab.core.sizes import GIB, UNLIMITED, in_gib
 from memlab.predict import allocator
 from memlab.predict.constants import unknown_model
@@ -16,7 +16,6 @@ from memlab.predict.memory.ledger import breakdown, curve
 from memlab.predict.memory.outside import outside_parts
 from memlab.predict.memory.rank_replays import RankReplays
 from memlab.predict.memory.replay import PieceMemory, Replay
-from memlab.predict.memory.verdicts import FITS, worst
 from memlab.predict.outside.fit import sizes_from
 from memlab.predict.outside.parts import OutsidePart, outside_bytes
 from memlab.predict.time.calibrate import Calibration

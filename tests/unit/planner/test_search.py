@@ -6,6 +6,7 @@ import pytest
 
 from memlab.core.basis import EXACT, Basis
 from memlab.core.plan import make_plan
+from memlab.core.record import DOES_NOT_FIT, EDGE, FITS
 from memlab.planner.changes import Change
 from memlab.planner.search import (
     Candidate,
@@ -18,7 +19,6 @@ from memlab.planner.search import (
     single_changes,
 )
 from memlab.predict.memory.rank_results import Estimate
-from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
 
 CAPACITY = 1000
 
