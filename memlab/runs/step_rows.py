@@ -1,7 +1,7 @@
 """Rows of the optimizer steps of a command: a file for each rank, one JSON object a line; and combined over ranks."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -76,7 +76,7 @@ def caught_up(rank: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[s
     if facts.get("ended") != "running" or not rows:
         return rank
     seconds = [row["seconds"] for row in rows if row.get("seconds") is not None]
-    peaks = {key: _highest([rank.get(key), *(row.get(key) for row in rows)]) for key in PEAKS}
+    peaks = {key: highest([rank.get(key), *(row.get(key) for row in rows)]) for key in PEAKS}
     at, peak = facts.get("at") or {}, facts.get("peak") or {}
     by = next((key for key in FULLEST_BY if peaks[key] is not None), FULLEST_BY[0])
     fullest = max(rows, key=lambda row: row.get(by) or 0)
@@ -94,7 +94,8 @@ def caught_up(rank: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[s
     }
 
 
-def _highest(values: Sequence[int | None]) -> int | None:
+def highest(values: Iterable[int | None]) -> int | None:
+    """Return the highest of the known values; ``None`` if none is known."""
     return max((value for value in values if value is not None), default=None)
 
 

@@ -21,6 +21,7 @@ from memlab.core.record import RankResult
 from memlab.files.json_file import write_json
 from memlab.runs.folder import RunFolder
 from memlab.runs.operator_profile import keep_operators
+from memlab.runs.step_rows import highest
 from memlab.worker.data import Shape
 from memlab.worker.memory import CpuDevice, CudaDevice
 
@@ -146,8 +147,8 @@ class Point:
             peak_allocated_bytes=memory.peak_allocated,
             peak_active_bytes=memory.peak_active,
             peak_reserved_bytes=memory.peak_reserved,
-            device_used_bytes=_highest(device_used),
-            process_used_bytes=_highest(process_used),
+            device_used_bytes=highest(device_used),
+            process_used_bytes=highest(process_used),
             host_rss_bytes=resident_bytes(),
             host_peak_bytes=memory.host_peak(),
             host_pinned_bytes=pinned_peak_bytes(),
@@ -168,8 +169,3 @@ class Point:
         values = [float(loss) for loss in self.losses]
         size = self.config.batch.accumulation
         return [sum(values[i : i + size]) for i in range(0, len(values), size)]
-
-
-def _highest(values: tuple[int | None, ...]) -> int | None:
-    known = [value for value in values if value is not None]
-    return max(known, default=None)
