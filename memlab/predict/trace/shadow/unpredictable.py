@@ -27,7 +27,7 @@ class Package:
 
     distribution  its name for pip: "flash-attn"
     version       the version that checks of versions see
-    modules       full name of each module -> what programs import from it
+    modules       full name of each module -> what programs import from it; packages around them are empty
     """
 
     distribution: str
@@ -57,7 +57,7 @@ class _Finder(DistributionFinder):
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         for package in self.packages:
-            if name in package.modules:
+            if any(f"{module}.".startswith(f"{name}.") for module in package.modules):
                 spec = ModuleSpec(name, _Loader(package), origin=ORIGIN)
                 spec.submodule_search_locations = []
                 return spec
@@ -80,7 +80,7 @@ class _Loader(Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__dict__.update(__version__=self._package.version, **self._package.modules[module.__name__])
+        module.__dict__.update(__version__=self._package.version, **self._package.modules.get(module.__name__, {}))
 
 
 class _Metadata(Distribution):

@@ -34,19 +34,16 @@ _INSTALLED = (
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     parameters = {"SamplingParams": SamplingParams, "StructuredOutputsParams": SimpleNamespace}
-    of_servers = {
-        "vllm.utils.network_utils": ("get_ip", "get_open_port"),
-        "vllm.distributed.weight_transfer.nccl_engine": ("NCCLTrainerSendWeightsArgs", "NCCLWeightTransferEngine"),
-    }
     modules: dict[str, dict[str, Any]] = {
         "vllm": {"LLM": LLM, "RequestOutput": SimpleNamespace, **parameters},
         "vllm.sampling_params": parameters,
-        **{name: {} for name in ("vllm.utils", "vllm.distributed", "vllm.distributed.weight_transfer")},
-        **{module: dict.fromkeys(names, _no_server) for module, names in of_servers.items()},
+        "vllm.utils.network_utils": dict.fromkeys(("get_ip", "get_open_port"), _no_server),
+        "vllm.distributed.weight_transfer.nccl_engine": dict.fromkeys(
+            ("NCCLTrainerSendWeightsArgs", "NCCLWeightTransferEngine"), _no_server
+        ),
     }
-    return StandIn(
-        packages=(Package("vllm", VERSION, modules),), changes={"trl.generation.vllm_client": _without_server}
-    )
+    package = Package("vllm", VERSION, modules)
+    return StandIn(packages=(package,), changes={"trl.generation.vllm_client": _without_server})
 
 
 def _without_server(client: ModuleType, recorder: Recorder) -> None:
