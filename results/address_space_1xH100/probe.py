@@ -1,4 +1,4 @@
-"""Where the driver places allocations: ``python probe.py > placed.csv``, on a GPU; each case is a process of its own."""
+"""Where the driver places allocations on a GPU: ``python probe.py > placed.csv``. Each case has its own process."""
 
 import ctypes
 import random
