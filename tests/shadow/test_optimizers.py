@@ -2,8 +2,8 @@
 
 import pytest
 
-from memlab.predict.trace.events import Alloc
-from tests.shadow.one_rank import run
+from memlab.predict.trace.events import Alloc, HostAlloc
+from tests.shadow.one_rank import run, run_script
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(6)]
 
@@ -115,3 +115,28 @@ def test_a_step_that_is_fused_with_the_backward_pass_is_seen(tmp_path):
     (tmp_path / "lomo_optim.py").write_text(LOMO)
     trace, _ = run(tmp_path, FUSED)
     assert "optimizer_step" in trace.phases
+
+
+ZENFLOW = """
+import deepspeed, torch
+offload = {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
+offload["zenflow"] = {"topk_ratio": 0.1, "update_interval": 4, "full_warm_up_rounds": 0, "overlap_step": True}
+config = {"train_batch_size": 2, "bf16": {"enabled": True}, "zero_optimization": offload}
+config["optimizer"] = {"type": "AdamW", "params": {"lr": 2e-5}}
+model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 8))
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+for step in range(6):
+    loss = engine(torch.randn(1, 1024, device=engine.device, dtype=torch.bfloat16)).sum()
+    engine.backward(loss)
+    engine.step()
+print("done")
+"""
+
+
+def test_zenflows_optimizer_needs_no_process(tmp_path):
+    (tmp_path / "script.py").write_text(ZENFLOW)
+    trace, printed = run_script(tmp_path, tmp_path / "script.py", rank=0)
+    assert printed.splitlines()[-1].endswith("done")
+    of_a_rank = 4 * (1024 * 1024 + 1024 + 8 * 1024 + 8) // 2  # bytes of a number in float32 for each parameter
+    states = [event.nbytes for event in trace.events if isinstance(event, HostAlloc) and not event.pinned]
+    assert sum(nbytes == of_a_rank for nbytes in states) >= 4

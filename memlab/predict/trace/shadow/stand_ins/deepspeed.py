@@ -1,5 +1,5 @@
-"""DeepSpeed's compiled operators, which are only counted, ZeRO-3's comparisons of ranks, which are skipped, and the
-free memory of a GPU, which is that of the simulated one.
+"""DeepSpeed's compiled operators, which are only counted, ZeRO-3's comparisons of ranks, which are skipped, ZenFlow's
+optimizer, which has no process, and the free memory of a GPU, which is that of the simulated one.
 
 The operators write into existing tensors, so no allocation is missed.
 """
@@ -23,6 +23,7 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
             "deepspeed.comm.comm": _have_an_address,
             "deepspeed.accelerator.cuda_accelerator": _ask_no_driver,
             "deepspeed.ops.op_builder.builder": _build_nothing,
+            "deepspeed.runtime.zenflow.zenflow_utils": _optimize_in_no_process,
             "deepspeed.runtime.zero.utils": _compare_nothing,
         }
     )
@@ -57,6 +58,21 @@ def _compare_nothing(utils: ModuleType, recorder: Recorder) -> None:
     """
     utils.get_lst_from_rank0 = lambda numbers: numbers
     utils.assert_lst_len_same_as_other_ranks = lambda numbers: None
+
+
+def _optimize_in_no_process(zenflow_utils: ModuleType, recorder: Recorder) -> None:
+    """Start no process for ZenFlow's optimizer, which works on the host: each of its steps is over at once. Its states,
+    four for each parameter, take the host's memory."""
+    start = zenflow_utils.start_optimizer_process
+
+    def start_optimizer_process(optimizer: Any) -> None:
+        with mock.patch("multiprocessing.get_context") as get_context:
+            start(optimizer)
+        optimizer.zf_op.zenflow_adam_wait = lambda *arguments: True
+        groups = get_context.return_value.Process.call_args.kwargs["args"][0]
+        optimizer.memlab_states = [torch.zeros_like(parameter) for parameter, *_ in groups for _ in range(4)]
+
+    zenflow_utils.start_optimizer_process = start_optimizer_process
 
 
 class _Extension:
