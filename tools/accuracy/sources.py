@@ -30,6 +30,11 @@ SOURCES = (
         "bitsandbytes' source, `backends/cuda/ops.py`",
     ),
     (
+        "where segments lie: of free blocks of equal size, the allocator takes the lowest",
+        "in regions of 32 MiB or more, each below those before, after a first one of 416 MiB",
+        "measured: 361 allocations on an H100 (`address_space_1xH100`)",
+    ),
+    (
         "when a block that a side stream uses is free again",
         "when the GPU reaches that point, by the clocks of the predicted step; the host runs at most 1,024 "
         "kernels ahead. Of several ranks, the highest has a host that runs ahead by the median error of step "
