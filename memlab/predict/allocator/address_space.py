@@ -42,7 +42,9 @@ class AddressSpace:
 
         It can reserve a smaller one in its place later, as in one of the six cases; here a new one lies below all.
         """
-        region = next(begin for begin in reversed(self._regions) if begin <= address < self._regions[begin])
+        region = next((begin for begin in reversed(self._regions) if begin <= address < self._regions[begin]), None)
+        if region is None:
+            return  # where a recorded one lay
         begin, end = address, address + nbytes
         for room in [room for room in self._rooms if room[0] == region and (room[1] == end or room[2] == begin)]:
             self._rooms.remove(room)

@@ -27,6 +27,13 @@ def test_segments_beyond_the_first_region_lie_where_the_driver_places_them(case)
     assert len(set(distances)) <= 1  # 60 segments of 2 MiB lie in the first region
 
 
+def test_a_recorded_segment_lies_in_no_region():
+    space = AddressSpace()
+    first = space.take(20 * MIB)
+    space.give_back(0x7F00_0000_0000, 20 * MIB)
+    assert space.take(20 * MIB) == first + 20 * MIB
+
+
 def test_a_region_without_segments_is_given_up_and_one_with_room_is_used_again():
     space = AddressSpace()
     space.take(FIRST_REGION_BYTES)
