@@ -27,8 +27,8 @@ from memlab.predict.trace.shared_launch import copy_of, matched, origin
 from memlab.predict.trace.trace_format import Piece, Trace, apply
 
 MOST_EVENTS = 300_000
-"""Events of copies after which the rest of an epoch is left out, with the blocks that are compared before each copy.
-Seconds would differ from prediction to prediction."""
+"""Work after which the rest of an epoch is left out: events of copies, and blocks that are compared before each copy.
+A limit in seconds would give each prediction another length."""
 
 DIFFERENT_BYTES = MIB
 """Steps are alike if the blocks that one finds or leaves and the other does not have fewer bytes."""
@@ -110,8 +110,8 @@ class _Part:
 class _Epoch:
     """A run whose steps are replayed: its events and pieces so far, and the allocator that they lead to.
 
-    The allocator has no limit. Where a smaller GPU makes it give back its cache, a step that is left out because it
-    changes nothing more could still change something there.
+    Steps are left out that repeat earlier steps from the same state of the allocator. This allocator has no limit: on a
+    GPU that is almost full, where the cache is given back, a step that is left out could still change something.
 
     ``_left``: block that a step has left -> origin, the oldest first.
     """

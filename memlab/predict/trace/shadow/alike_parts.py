@@ -1,4 +1,4 @@
-"""Parts of a run that are alike: what a traced one does is described, and is written again instead of being traced.
+"""Parts of a run that are alike: memlab traces and describes some of them, and writes the others from a description.
 
 Decoding steps (decoding_steps.py) and micro-steps of Trainer (trainer_micro_steps.py) are such parts. A part that is
 written again leaves the events and the work that it would have if it was traced.

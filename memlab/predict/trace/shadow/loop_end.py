@@ -1,8 +1,9 @@
 """The end of a loop that counts its batches: how many more of them a script uses before it leaves the loop.
 
 ``if step >= args.max_steps: break`` ends a training before its epoch, or one whose loader never ends, and so does a
-loop over a range that asks for a batch in each pass. A comparison that ends the loop is read twice, one optimizer step
-apart. So whatever the counter counts, batches or steps, it shows how far it gets in a step. No code of the script runs.
+loop over a range that asks for a batch in each pass. memlab evaluates the comparison that ends the loop twice, one
+optimizer step apart: the difference shows how far the counter gets in a step, whether it counts batches, steps or
+samples. No code of the script runs.
 """
 
 import ast
@@ -82,8 +83,11 @@ def _loops() -> Iterator[_Loop]:
 
 
 def _more(loop: _Loop, end: ast.If, compared: ast.Compare) -> int:
-    """Return the batches to add. A variable of the ``for`` itself counts before the batch is used: the loop may end
-    before that, and has counted one that it now asks for inside."""
+    """Return the batches to add to those that the counter shows.
+
+    The variable of a ``for`` rises before the loop uses its batch. A loop that ends in its first statement does not use
+    the last batch. A loop that asks for a batch in its body still gets the one that it asks for now.
+    """
     targets = {each.id for each in ast.walk(getattr(loop.node, "target", end.test)) if isinstance(each, ast.Name)}
     named = {each.id for each in ast.walk(compared) if isinstance(each, ast.Name)}
     if not isinstance(loop.node, ast.For) or not targets & named:

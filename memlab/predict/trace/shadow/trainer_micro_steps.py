@@ -1,12 +1,12 @@
 """Micro-steps of transformers' Trainer: some are traced, those that are like them are computed.
 
-A micro-step is a call of ``Trainer.training_step``, also by TRL's trainers. It is computed if it finds all gradients,
-as those that were traced did, and if what these did follows from measures of their batches (measured_steps.py). The one
-with the largest batch so far is traced, the one in which gradients are synchronized, and all of a model that is wrapped
-for several GPUs.
+A micro-step is a call of ``Trainer.training_step``, also by TRL's trainers. memlab computes a micro-step if each
+parameter already has a gradient, and if the sizes of the traced micro-steps follow from measures of their batches
+(measured_steps.py). It traces the micro-step with the largest batch so far, the one that synchronizes gradients, and
+all micro-steps of a model that is wrapped for several GPUs.
 
-A computed micro-step leaves its loss. What the traced ones left in place of what they found, such as a buffer of the
-model, stays with its old values. Nothing is appended to lists of metrics, which hold numbers.
+A computed micro-step leaves its loss. A buffer of the model that a traced micro-step replaces keeps its old values.
+Lists of metrics get nothing, because they hold numbers and no tensors.
 """
 
 import functools
