@@ -83,11 +83,13 @@ Inside = Callable[[Any], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """Check of a type. ``kinds``: the Python types that a value may have; ``name``: their name in error messages."""
+    """Check of a type. ``kinds``: the Python types that a value may have; ``name``: their name in error messages;
+    ``bounds``: least and greatest value of a number that may have no other limits."""
 
     kinds: frozenset[type]
     name: str
     inside: Inside | None = None
+    bounds: tuple[float, float] | None = None
 
     def __call__(self, value: Any) -> None:
         """Raise :class:`SchemaError` for a value that is not allowed."""
@@ -160,7 +162,8 @@ def _narrowed(annotation: Any, *metadata: Any) -> Check:
             check = _typed_dict(annotation, each.annotation)
         else:
             more = _within(each) if isinstance(each, Limits) else _has_together(each)
-            check = replace(check, inside=_both(check.inside, more))
+            is_plain = check is _PLAIN[int] and isinstance(each, Limits)
+            check = replace(check, inside=_both(check.inside, more), bounds=_bounds(each) if is_plain else None)
     return check
 
 
@@ -183,9 +186,10 @@ def _union(checks: list[Check]) -> Check:
 
 def _of_items(item: Check) -> Inside:
     def inside(values: list[Any]) -> None:
-        if item.inside is None and item.kinds.issuperset(map(type, values)):
-            return  # fast path: most lists hold many plain numbers
-        _look_at_each(repeat(item), values)
+        is_plain = (item.inside is None or item.bounds) and item.kinds.issuperset(map(type, values))
+        low, high = item.bounds or (None, None)
+        if not is_plain or (values and item.bounds and not low <= min(values) <= max(values) <= high):
+            _look_at_each(repeat(item), values)  # otherwise a fast path: most lists hold many plain numbers
 
     return inside
 
@@ -268,11 +272,18 @@ def _both(first: Inside | None, second: Inside) -> Inside:
     return inside
 
 
+def _bounds(limits: Limits) -> tuple[float, float] | None:
+    """Return the least and the greatest number within limits; ``None``: one is excluded, or there are other limits."""
+    allowed = limits.range or Range()
+    is_closed = not (allowed.above or allowed.below) and isfinite(allowed.minimum) and isfinite(allowed.maximum)
+    return (allowed.minimum, allowed.maximum) if is_closed and limits == Limits(range=limits.range) else None
+
+
 def _within(limits: Limits) -> Inside:
     """Build one check of all given limits: choices, length, range, printable."""
     choices, length, allowed = limits.choices, limits.length, limits.range or Range()
-    low, high = allowed.minimum, allowed.maximum
-    closed = not (allowed.above or allowed.below) and isfinite(low) and isfinite(high)
+    low, high = _bounds(limits) or (allowed.minimum, allowed.maximum)
+    closed = _bounds(limits) is not None
 
     def inside(value: Any) -> None:
         if value is None:
@@ -291,7 +302,7 @@ def _within(limits: Limits) -> Inside:
         if limits.printable and not value.isprintable():
             raise SchemaError(f"must be one line of printable text, not {shown(value)}.")
 
-    if not closed or limits != Limits(range=limits.range):
+    if not closed:
         return inside
 
     def inside_range(value: Any) -> None:  # fast path for the millions of numbers of a trace

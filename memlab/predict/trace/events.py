@@ -3,11 +3,14 @@
 Two events of different kinds can be equal as tuples, so compare their types as well.
 """
 
-from collections.abc import Iterable
-from typing import Annotated, Any, NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple, TypedDict, cast, get_type_hints
 
 from memlab.core.schema import PlainOf
-from memlab.core.value_types import Count
+from memlab.core.value_types import Count, Index
 from memlab.predict.trace.reduction_scratch import Scratch, scratch_of
 
 STREAMS = 1 << 10
@@ -95,7 +98,7 @@ Event = (
 )
 
 KINDS = (Alloc, Free, RecordStream, Synchronize, EmptyCache, BeginPhase, HostAlloc, HostFree, BeginPoint, Workspace)
-"""All kinds of events. On disk the index of its kind comes before the fields of an event."""
+"""All kinds of events."""
 
 MAKE, FREE = (Alloc, HostAlloc), (Free, HostFree)
 OF_A_BLOCK = (*MAKE, *FREE, RecordStream)
@@ -128,12 +131,46 @@ class GpuOfEvents:
         return None
 
 
-def to_json(event: Event) -> list[Any]:
-    return [KINDS.index(type(event)), *event]
+_list, _typed_dict = cast(Any, list), cast(Any, TypedDict)  # mypy wants types that are written out
+
+_FIELDS = {
+    kind.__name__: _typed_dict(
+        kind.__name__, {name: _list[hint] for name, hint in get_type_hints(kind, None, None, True).items()}
+    )
+    for kind in KINDS
+}
+Columns = _typed_dict("Columns", {"kinds": list[Index], **_FIELDS})
+"""Events on disk: of each event the index of its kind, and the fields of each kind as columns, in the order of its
+events. A column of defaults alone is empty."""
 
 
-def from_json(kind: int, *fields: Any) -> Event:
-    event = KINDS[kind](*fields)
-    if isinstance(event, Alloc) and event.reduction is not None:
-        return event._replace(reduction=scratch_of(event.reduction))
-    return event
+def to_columns(events: Sequence[Event]) -> dict[str, Any]:
+    """Return the plain form of events (``Columns``)."""
+    of_kinds: dict[Any, list[Event]] = {kind: [] for kind in KINDS}
+    for event in events:
+        of_kinds[type(event)].append(event)
+    numbers = {kind: number for number, kind in enumerate(KINDS)}
+    columns: dict[str, Any] = {"kinds": [numbers[type(event)] for event in events]}
+    for kind, own in of_kinds.items():
+        columns[kind.__name__] = {name: list(map(attrgetter(name), own)) for name in kind._fields}
+        for name, default in kind._field_defaults.items():
+            if all(value == default for value in columns[kind.__name__][name]):
+                columns[kind.__name__][name] = []
+    return columns
+
+
+def from_columns(columns: Mapping[str, Any]) -> list[Event]:
+    """Return the events of their plain form. Raises ``ValueError`` if columns are of other lengths."""
+    counts = Counter(columns["kinds"])
+    kinds: tuple[Any, ...] = KINDS
+    made: list[Iterator[Event]] = []
+    for number, kind in enumerate(kinds):
+        fields = {name: columns[kind.__name__][name] for name in kind._fields}
+        for name, default in kind._field_defaults.items():
+            fields[name] = fields[name] or [default] * counts[number]
+        if any(len(values) != counts[number] for values in fields.values()):
+            raise ValueError(f"the columns of {kind.__name__} have other lengths than its {counts[number]} events")
+        if kind is Alloc:
+            fields["reduction"] = [numbers and scratch_of(numbers) for numbers in fields["reduction"]]
+        made.append(map(kind, *fields.values()) if fields else repeat(kind()))
+    return [next(made[number]) for number in columns["kinds"]]

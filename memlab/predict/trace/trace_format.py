@@ -23,11 +23,12 @@ from memlab.files.disk import write_whole
 from memlab.files.regular_file import read_regular
 from memlab.predict.allocator import CachingAllocator, OutOfMemory
 from memlab.predict.outside.appearances import Appearance
-from memlab.predict.trace import events, work_items
+from memlab.predict.trace import work_items
 from memlab.predict.trace.epoch_batches import EpochOrder
 from memlab.predict.trace.events import (
     Alloc,
     BeginPhase,
+    Columns,
     EmptyCache,
     Event,
     Free,
@@ -36,6 +37,8 @@ from memlab.predict.trace.events import (
     RecordStream,
     Synchronize,
     Workspace,
+    from_columns,
+    to_columns,
 )
 from memlab.predict.trace.work_items import NUMBERED, Item, Launcher
 
@@ -117,7 +120,7 @@ class Trace:
     world_size: AtLeastOne
     micro: Count = 0
     tokens: Count = 0
-    events: list[Event] = field(default_factory=list)
+    events: Annotated[list[Event], PlainOf(Columns)] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     sites: Annotated[list[Site], PlainOf(list[Site | list[Count]])] = field(default_factory=list)
     steps: list[Count] = field(default_factory=list)  # index of the first event of each optimizer step
@@ -163,7 +166,7 @@ class Trace:
     def to_json(self) -> dict[str, Any]:
         return {
             **vars(self),
-            "events": list(map(events.to_json, self.events)),
+            "events": to_columns(self.events),
             "work": list(map(work_items.to_json, self.work)),
             "earlier_work": [list(map(work_items.to_json, work)) for work in self.earlier_work],
             "sites": _plain(self.sites),
@@ -228,7 +231,7 @@ class Trace:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Trace":
         """Make a trace of its plain values, which change."""
-        values["events"] = [events.from_json(*event) for event in values["events"]]
+        values["events"] = from_columns(values["events"])
         values["work"] = [work_items.from_json(*item) for item in values["work"]]
         values["earlier_work"] = [[work_items.from_json(*item) for item in work] for work in values["earlier_work"]]
         values["appearances"] = [Appearance(*each) for each in values.get("appearances", [])]

@@ -59,7 +59,15 @@ def test_phases_and_the_peak_are_found_beside_waits_of_the_host(tmp_path):
     assert [(run.part.phase, run.end.requested) for run in rank.phases] == [("forward", 0), ("backward", 0)]
 
 
-@pytest.mark.parametrize("damage", [lambda trace: trace.pop("earlier_work"), lambda trace: trace.update(gone=1)])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda trace: trace.pop("earlier_work"),
+        lambda trace: trace.update(gone=1),
+        lambda trace: trace["events"]["BeginPhase"]["phase"].clear(),
+        lambda trace: trace["events"]["kinds"].append(99),
+    ],
+)
 def test_a_trace_of_another_memlab_is_refused_in_one_line(tmp_path, damage):
     place = tmp_path / "rank0.trace.json"
     values = Trace(0, 1, events=[BeginPhase(0)], phases=["forward"]).to_json()
