@@ -2,8 +2,8 @@
 
 A micro-step is a call of ``Trainer.training_step``, also by TRL's trainers. memlab computes a micro-step if each
 parameter already has a gradient, and if the sizes of the traced micro-steps follow from measures of their batches
-(measured_steps.py). It traces the micro-step with the largest batch so far, the one that synchronizes gradients, and
-all micro-steps of a model that is wrapped for several GPUs.
+(measured_steps.py). It traces the micro-step with the largest batch so far, and all micro-steps of a model that is
+wrapped for several GPUs.
 
 A computed micro-step leaves its loss. A buffer of the model that a traced micro-step replaces keeps its old values.
 Lists of metrics get nothing, because they hold numbers and no tensors.
@@ -53,7 +53,7 @@ class TrainerMicroSteps:
         @functools.wraps(traced)
         def training_step(trainer: Any, model: torch.nn.Module, inputs: Any, *args: Any, **options: Any) -> Any:
             accelerator, is_alone = trainer.accelerator, type(trainer)._prepare_inputs is prepare
-            is_plain = is_alone and accelerator.distributed_type == "NO" and not accelerator.sync_gradients
+            is_plain = is_alone and accelerator.distributed_type == "NO"
             has_gradients = is_plain and all(each.grad is not None for each in model.parameters() if each.requires_grad)
             kind, size = (self._measured(inputs) if has_gradients else None) or (None, ())
             self._session.forward_begins(inputs)
