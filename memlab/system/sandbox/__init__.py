@@ -359,6 +359,9 @@ class Sandbox:
         if self.protection != NAMESPACES:
             yield Layer(Path("/"), upper, True, self._began)
             return
-        names = (self._scratch / namespaces.LAYERS).read_bytes().split(b"\0")
+        try:
+            names = (self._scratch / namespaces.LAYERS).read_bytes().split(b"\0")
+        except FileNotFoundError:  # the program was ended before it began
+            return
         for number, name in enumerate(names):
             yield Layer(Path(os.fsdecode(name)), upper / str(number), False, self._began)

@@ -51,6 +51,10 @@ def test_a_program_that_takes_host_memory_without_end_is_ended(sandbox, project,
     assert "GiB of host memory were left" in told
 
 
+def test_a_program_that_is_ended_before_it_begins_has_no_effects(sandbox):
+    assert [sandbox.effects()[key] for key in ("written", "deleted")] == [[], []]
+
+
 def test_a_program_with_500_processes_is_ended(sandbox, project, monkeypatch):
     assert limits.MOST_PROCESSES >= 400
     monkeypatch.setattr(limits, "MOST_PROCESSES", 400)  # as on machines of up to 50 cores
