@@ -16,23 +16,25 @@ P
     git --git-dir="$mirrors/${line% *}/repo" archive "${line#* }" "$@" | tar --extract --directory "$target/$library"
 }
 rm -rf "$target"
-take trl examples/scripts/cpo.py examples/scripts/distillation.py examples/scripts/dpo_vlm.py
-take peft examples/beft_finetuning examples/conditional_generation/peft_adalora_seq2seq.py examples/deft_finetuning
+take trl examples/scripts/{cpo,distillation,dpo_vlm,gkd,mpo_vlm}.py
+take peft examples/conditional_generation/peft_adalora_seq2seq.py examples/{beft,deft,delora,eva}_finetuning
 take accelerate examples/by_feature/deepspeed_with_config_support.py \
     examples/by_feature/gradient_accumulation_for_autoregressive_models.py examples/torch_native_parallelism \
     examples/deepspeed_config_templates
 take lightning examples/fabric/language_model examples/pytorch/basics/transformer.py
 take nanoGPT train.py model.py configurator.py config
 take minGPT mingpt projects
-take sentence-transformers examples/cross_encoder/training/{nli,quora_duplicate_questions,sts}
+take sentence-transformers examples/cross_encoder/training/{nli,quora_duplicate_questions,sts} \
+    examples/sentence_transformer/training/{adaptive_layer,data_augmentation}
 take pytorch-examples distributed/FSDP2 distributed/tensor_parallelism word_language_model/{main,data,model}.py
 take diffusers examples/amused/train_amused.py examples/controlnet/train_controlnet.py \
-    examples/dreambooth/train_dreambooth.py
+    examples/dreambooth/train_dreambooth.py examples/custom_diffusion/train_custom_diffusion.py \
+    examples/instruct_pix2pix/train_instruct_pix2pix.py
 take open_clip src
-take DeepSpeedExamples training/DeepSpeed-ZenFlow/finetuning training/HelloDeepSpeed/train_bert_ds.py \
+take DeepSpeedExamples training/DeepSpeed-ZenFlow/finetuning training/HelloDeepSpeed/train_bert{,_ds}.py \
     training/bf16_master_weight/train.py training/bf16_master_weight/configs
-take x-transformers train_belief_state.py train_copy.py train_entropy_tokenizer.py
+take x-transformers train_{belief_state,copy,entropy_tokenizer,free,gpt_vae}.py
 take timm train.py
-take pytorch_geometric examples/agnn.py examples/ar_link_pred.py
-take cleanrl cleanrl/c51.py cleanrl_utils
+take pytorch_geometric examples/{agnn,ar_link_pred,argva_node_clustering,arma}.py
+take cleanrl cleanrl/{c51,dqn}.py cleanrl_utils
 du -sh "$target"

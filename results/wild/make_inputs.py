@@ -72,6 +72,13 @@ def model(name: str, config: tf.PretrainedConfig, kind: type, dtype: torch.dtype
     tokenizer(OUT / name)
 
 
+def link(name: str, other: Path) -> None:
+    """Give a folder a second name."""
+    place = OUT / name
+    place.parent.mkdir(exist_ok=True)
+    place.exists() or place.symlink_to(other.resolve())
+
+
 def make_models() -> None:
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     causal, bf16 = tf.AutoModelForCausalLM, torch.bfloat16
@@ -127,6 +134,14 @@ def make_models() -> None:
     model("distilroberta-base", tf.RobertaConfig(num_hidden_layers=6, **roberta), tf.AutoModelForMaskedLM)
     tokenizer(OUT / "distilroberta-base", 512)
     tokenizer(OUT / "roberta-base", 512)
+    model("bert-base-uncased", tf.BertConfig(pad_token_id=0), tf.AutoModelForMaskedLM)
+    tokenizer(OUT / "bert-base-uncased", 512)
+    for name, other in {
+        "Qwen/Qwen2-0.5B-Instruct": "Qwen/Qwen2.5-0.5B-Instruct",
+        "Qwen/Qwen2-1.5B-Instruct": "Qwen/Qwen2.5-1.5B-Instruct",
+        "meta-llama/Llama-3.1-8B": "meta-llama/Llama-2-7b-hf",
+    }.items():
+        link(name, OUT / other)
     make_vision_language(small)
     make_diffusion()
     make_litgpt()
@@ -261,9 +276,7 @@ def make_diffusion() -> None:
         "scheduler": ["diffusers", "AmusedScheduler"],
     }
     (amused / "model_index.json").write_text(json.dumps({"_class_name": "AmusedPipeline", **index}))
-    (OUT / "stable-diffusion-v1-5").mkdir(exist_ok=True)
-    link = OUT / "stable-diffusion-v1-5/stable-diffusion-v1-5"
-    link.exists() or link.symlink_to(stable.resolve())
+    link("stable-diffusion-v1-5/stable-diffusion-v1-5", stable)
 
 
 def make_litgpt() -> None:
@@ -383,6 +396,7 @@ def make_data() -> None:
     (OUT / "data/shakespeare_char/meta.pkl").write_bytes(pickle.dumps(meta))
     make_pictures()
     make_graph(numbers)
+    make_data_of_half_c(sentences)
     (OUT / "zero2.yaml").write_text(
         "compute_environment: LOCAL_MACHINE\ndeepspeed_config:\n deepspeed_config_file: scripts/accelerate/examples/"
         "deepspeed_config_templates/zero_stage2_config.json\n zero3_init_flag: true\ndistributed_type: DEEPSPEED\n"
@@ -433,12 +447,43 @@ def make_pictures() -> None:
                 picture(128).save(OUT / f"imagenet/{split}/{label}/{i}.jpg")
 
 
+def make_data_of_half_c(sentences: list[str]) -> None:
+    """Write what half C needs beside the others. It draws after them, so that theirs stay what they were."""
+    chats = [[{"role": r, "content": text(n)} for r, n in (("user", 30), ("assistant", 100))] for _ in range(64)]
+    table("trl-lib/chatbot_arena_completions", {"train": [{"messages": chat} for chat in chats]})
+    questions = [{"query": text(40), "response": text(100)} for _ in range(400)]
+    table("meta-math/MetaMathQA", {"train": questions})
+    names = ("anchor", "positive", "negative")
+    triplets = {
+        split: pd.DataFrame({name: CHANCE.choices(sentences, k=count) for name in names})
+        for split, count in {"train": 20_000, "dev": 1000}.items()
+    }
+    table("sentence-transformers/all-nli", triplets, "triplet")
+    edits = [{"input_image": picture(), "edit_prompt": text(8), "edited_image": picture()} for _ in range(160)]
+    picture_table("fusing/instructpix2pix-1000-samples", edits)
+    cats = OUT / "real_reg/samples_cat"
+    (cats / "images").mkdir(parents=True, exist_ok=True)
+    paths = [f"real_reg/samples_cat/images/{i}.jpg" for i in range(200)]
+    for path in paths:
+        picture(512).save(OUT / path)
+    (cats / "images.txt").write_text("\n".join(paths) + "\n")
+    (cats / "caption.txt").write_text("".join(text(8) + "\n" for _ in paths))
+    (OUT / "cp.yaml").write_text(
+        (OUT.parent / "scripts/accelerate/examples/torch_native_parallelism/configs/cp.yaml")
+        .read_text()
+        .replace("num_processes: 8", "num_processes: 2")
+        .replace("cp_size: 8", "cp_size: 2")
+    )
+
+
 def make_graph(numbers: np.random.Generator) -> None:
     """Write Planetoid's raw files with Cora's sizes: 2,708 nodes, 1,433 features, 7 classes."""
     import scipy.sparse as sp
 
     folder = OUT.parent / "scripts/pytorch_geometric/data/Cora/Cora/raw"
     folder.mkdir(parents=True, exist_ok=True)
+    planetoid = folder.parents[2] / "Planetoid"  # argva_node_clustering.py looks there
+    planetoid.exists() or planetoid.symlink_to("Cora")
     features = sp.csr_matrix((numbers.random((2708, 1433)) < 0.0127).astype(np.float32))
     labels = np.eye(7, dtype=np.int32)[numbers.integers(0, 7, 2708)]
     graph = {i: [] for i in range(2708)}

@@ -4,7 +4,7 @@
 # the run folders and logs, and is written again after every command. Before: fetch.sh and make_inputs.py; and the
 # wheels of requirements.txt on PYTHONPATH, their programs (litgpt, deepspeed) on PATH.
 # Variables: SECONDS_IN_ALL (560): no command begins after that less 60; EACH (90): seconds of a command at most;
-# HALF (A or B): that half alone; MEMLAB (how memlab is called).
+# HALF (A, B or C): that half alone; MEMLAB (how memlab is called).
 set -u
 out=$(realpath -m "$1") gpus=$2; shift 2
 root=$PWD here=$(realpath "$(dirname "$0")") wild=$PWD/outputs/wild
@@ -36,7 +36,7 @@ measure() {  # NAME STEPS WORDS: in a folder of links to the inputs, so that out
 }
 
 list() {  # NAME, STEPS and WORDS, by tabs
-    python3 - "$here/commands.csv" "$gpus" "${HALF:-AB}" "$@" <<'P'
+    python3 - "$here/commands.csv" "$gpus" "${HALF:-ABC}" "$@" <<'P'
 import csv, sys
 file, gpus, half, *names = sys.argv[1:]
 for row in csv.DictReader(open(file)):

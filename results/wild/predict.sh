@@ -2,7 +2,7 @@
 # Predict the commands of commands.csv without a GPU: results/wild/predict.sh OUT [NAME...]   from the repository's root
 # One after another, in the environment of measure.sh (its packages, here without a GPU). OUT/NAME is the run folder,
 # OUT/logs/NAME.log what memlab printed, and OUT/seconds.csv how long it took.
-# Variables: HALF (A or B): that half alone; HARDWARE (h100_x1); EACH (300): seconds of a command at most; MEMLAB.
+# Variables: HALF (A, B or C): that half alone; HARDWARE (h100_x1); EACH (300): seconds of a command at most; MEMLAB.
 set -u
 out=$(realpath -m "$1"); shift
 root=$PWD here=$(realpath "$(dirname "$0")") wild=$PWD/outputs/wild
@@ -24,7 +24,7 @@ while IFS=$'\t' read -r name gpus steps words <&3; do
     ) > "$out/logs/$name.log" 2>&1 < /dev/null
     echo "$name,$?,$((SECONDS - begin))" | tee -a "$out/seconds.csv"
     rm -rf "$folder"
-done 3< <(python3 - "$here/commands.csv" "${HALF:-AB}" "$@" <<'P'
+done 3< <(python3 - "$here/commands.csv" "${HALF:-ABC}" "$@" <<'P'
 import csv, sys
 file, half, *names = sys.argv[1:]
 for row in csv.DictReader(open(file)):
