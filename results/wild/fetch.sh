@@ -33,7 +33,7 @@ take diffusers examples/amused/train_amused.py examples/controlnet/train_control
 take open_clip src
 take DeepSpeedExamples training/DeepSpeed-ZenFlow/finetuning training/HelloDeepSpeed/train_bert{,_ds}.py \
     training/bf16_master_weight/train.py training/bf16_master_weight/configs
-take x-transformers train_{belief_state,copy,entropy_tokenizer,free,gpt_vae}.py
+take x-transformers train_{belief_state,copy,entropy_tokenizer,gpt_vae,length_extrapolate}.py
 take timm train.py
 take pytorch_geometric examples/{agnn,ar_link_pred,argva_node_clustering,arma}.py
 take cleanrl cleanrl/{c51,dqn}.py cleanrl_utils

@@ -46,7 +46,7 @@ P
 }
 
 side=3
-test "$gpus" = 1 || side=1
+if test "$gpus" = 1; then export CUDA_VISIBLE_DEVICES=0; else side=1; fi  # a script may take all GPUs that it sees
 while IFS=$'\t' read -r name steps words <&3; do
     while test "$(jobs -rp | wc -l)" -ge $side; do wait -n; done
     test $((SECONDS + 60)) -lt "$limit" || { echo "$name: left out, no time"; continue; }

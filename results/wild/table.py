@@ -1,7 +1,7 @@
 """Compare predictions of the list with measurements: python3 results/wild/table.py HALF PREDICTED, from the root.
 
-HALF: A, B or C. PREDICTED: a folder that predict.sh wrote. The measurements are in results/wild/measured_HALF.tgz. Prints
-markdown: a table, and counts.
+HALF: A, B or C. PREDICTED: a folder that predict.sh wrote. The measurements are in results/wild/measured_HALF.tgz.
+Prints markdown: a table, and counts.
 """
 
 import csv
