@@ -91,7 +91,11 @@ class Session:
         Session.__init__(self, options, self.memory, self.callbacks, self.is_simulated)
 
     def begin_in_child(self) -> None:
-        """Begin anew in a forked process, which may become a rank. A child of a rank stays unmeasured."""
+        """Begin anew in a forked process, which may become a rank. A child of a rank stays unmeasured.
+
+        Marks of the parent would end the child, where an event of CUDA cannot be destroyed. So there are none before
+        the first step.
+        """
         if self.pid is not None and not self.is_rank:
             self.begin_anew(self.options)
 
@@ -138,7 +142,7 @@ class Session:
         if entered and phase == BACKWARD and self.step is not None:
             self.micro_batches += 1
             self.step.add_batch(self.batches.take())
-        elif entered and phase in BESIDE_STEPS:
+        elif entered and phase in BESIDE_STEPS and self.step is not None:
             self._beside_since = self._mark()
         return entered
 
@@ -146,8 +150,9 @@ class Session:
     def leave(self) -> None:
         phase = self.timeline.current
         self.timeline.leave()
-        if phase in BESIDE_STEPS and self.step is not None:
+        if phase in BESIDE_STEPS and self.step is not None and self._beside_since is not None:
             self.step.beside.append((self._beside_since, self._mark()))
+            self._beside_since = None
 
     def _before_event(self, by: str | None = None) -> None:
         """End what went on until this event: a step of several optimizers, an evaluation of a plain loop."""

@@ -7,7 +7,9 @@ import pytest
 
 from memlab.attach import own_errors
 from memlab.attach.clock import mark
+from memlab.attach.memory import Reading
 from memlab.attach.options import Options
+from memlab.attach.phases import LOAD
 from memlab.attach.session import Session
 from memlab.attach.steps import Rows, Step
 
@@ -43,3 +45,19 @@ def test_the_end_that_steps_asks_for_reaches_the_script(monkeypatch):
     session.steps_done = 3
     with pytest.raises(SystemExit):
         session.step_ends()
+
+
+def test_nothing_marks_the_device_before_the_first_step(monkeypatch):
+    """A forked process forgets what its parent measured, and an event of CUDA ends a process that did not make it."""
+
+    class Memory(SimpleNamespace):
+        @property
+        def device(self) -> int:
+            raise AssertionError("a mark was made")
+
+    monkeypatch.setattr(own_errors, "noted", [])
+    reading = Reading(host_rss=0, host_peak=0)
+    session = Session(Options("folder"), Memory(turn=lambda: reading))
+    with session.running(LOAD):
+        pass
+    assert own_errors.noted == []

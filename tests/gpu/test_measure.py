@@ -53,6 +53,46 @@ def test_out_of_memory_says_where_and_how_much(tmp_path):
     assert explain(tmp_path / "run").has_history is False
 
 
+FORKS = """
+import multiprocessing, sys
+import torch, transformers
+
+torch.zeros(1, device="cuda")
+config = transformers.LlamaConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4)
+transformers.LlamaForCausalLM(config).save_pretrained("model")
+model = transformers.LlamaForCausalLM.from_pretrained("model").cuda()
+context = multiprocessing.get_context("fork")
+children = [context.Process(target=sum, args=([1, 2],)) for _ in range(2)]
+for child in children:
+    child.start()
+for child in children:
+    child.join()
+    assert child.exitcode == 0
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2):
+    model(input_ids=torch.ones(1, 8, dtype=torch.long, device="cuda"), labels=torch.ones(1, 8, dtype=torch.long,
+        device="cuda")).loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_forks_after_it_has_loaded_a_model_onto_the_gpu(tmp_path):
+    (tmp_path / "script.py").write_text(FORKS)
+    words = [
+        sys.executable,
+        "-m",
+        "memlab",
+        "measure",
+        "--output",
+        str(tmp_path / "run"),
+        "--",
+        sys.executable,
+        "script.py",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("options", "retry"), [((), 0), ((), 2), (("--explain", "2"), 0)])
 def test_an_out_of_memory_is_kept_and_adds_up_to_the_drivers_figure(tmp_path, options, retry):
     script = ROOT / "tests" / "scripts" / "runs_out.py"
