@@ -105,12 +105,14 @@ accuracy: setup $(MEASURED)/.ready  ## docs/accuracy.md: every record of results
 	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python -m tools.accuracy results --note results/SEEN.md --section results/wild/ACCURACY.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
 
-POINTS ?= 40
+POINTS ?=
 SEED   ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo 0)
 BEFORE ?= outputs/accuracy
 
-same: setup      ## POINTS predictions compared, bit for bit, with those of BEFORE: make accuracy with the code before a change
-	PYTHONPATH=. $(BIN)/python tests/shadow/same_predictions.py results $(BEFORE) --points $(POINTS) --seed $(SEED)
+# All of results/ takes hours; POINTS=40 draws a sample without commands, for every day.
+same: setup $(MEASURED)/.ready  ## predictions compared, bit for bit, with those of BEFORE: make accuracy with the code before a change
+	PATH="$(abspath $(MEASURED)/bin):$$PATH" PYTHONPATH=. $(BIN)/python tests/shadow/same_predictions.py results $(BEFORE) \
+		$(if $(POINTS),--points $(POINTS)) --seed $(SEED)
 
 protections: setup $(MEASURED)/.ready  ## the measured commands, predicted with each protection of the sandbox, compared to the byte
 	$(MEASURED)/bin/python tests/scripts/make_model_and_data.py outputs/models --size 1b --without-weights

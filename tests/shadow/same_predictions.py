@@ -1,11 +1,13 @@
 """``python tests/shadow/same_predictions.py RESULTS BEFORE``: prove that a change of the code changes no prediction.
 
 BEFORE holds predicted records of the measured runs in RESULTS, made with the code before the change:
-``python -m tools.accuracy RESULTS --records BEFORE``. A sample of these records is predicted again with the code of
-today and with an empty cache. Every figure must be equal, bit for bit; only the times of tracing and replay may differ.
+``python -m tools.accuracy RESULTS --records BEFORE``. All points and commands are predicted again with the code of
+today and with an empty cache. Every figure must be equal, bit for bit; only the times of tracing and replay may differ,
+and of a command what its run says of the place where it ran.
 
-A record depends on the other points that share its traces, because the traces of some points are interpolated from the
-others. So the sample consists of whole groups of points that share traces, drawn in turn from each sweep.
+With ``--points`` it is a sample, without commands. A record depends on the other points that share its traces, because
+the traces of some points are interpolated from the others. So the sample consists of whole groups of points that share
+traces, drawn in turn from each sweep.
 """
 
 import argparse
@@ -25,12 +27,19 @@ from memlab.core.record import Record
 from memlab.predict.trace.store import trace_folder
 from memlab.runs.folder import RunFolder
 from tools.accuracy.__main__ import of_sweeps, read_records
+from tools.accuracy.commands import MeasuredCommand, measured_commands
 from tools.accuracy.repredict import predictions
 
 TIMES = ("trace_s", "total_s", "trace_cpu_s")
 """Keys of times that the prediction itself took."""
 
 COMPARED = ("status", "reason", "isolation", "before_in_launch", "summary", "ranks", "steps", "timing")
+
+OF_A_COMMAND = ("phases", "peak", "growth", "steps", "ended", "failed_in", "where")
+"""Keys of what a command's rank found out that are compared."""
+
+IN_NO_ORDER = ("curve",)
+"""Keys of a command's ranks that differ from run to run: Python frees some tensors in no fixed order."""
 
 Group = list[tuple[str, str]]
 """Points that share traces: (sweep, run id) of each."""
@@ -40,35 +49,51 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("results", type=Path, metavar="RESULTS", help="folder of the measured sweeps")
     parser.add_argument("before", type=Path, metavar="BEFORE", help="folder of their predictions before the change")
-    parser.add_argument("--points", type=int, default=40, metavar="N", help="at least so many (default: %(default)s)")
+    parser.add_argument("--points", type=int, metavar="N", help="a sample of at least so many points, no commands")
     parser.add_argument("--seed", default="0", metavar="WORD", help="another word draws another sample")
     parser.add_argument(
-        "--seconds", type=float, default=25.0, help="leave out groups that took longer before (default: %(default)s)"
+        "--seconds",
+        type=float,
+        default=25.0,
+        help="leave groups out of a sample that took longer (default: %(default)s)",
     )
     arguments = parser.parse_args()
-    measured = {
-        name: records
-        for name, records in of_sweeps(read_records([arguments.results]))
-        if (arguments.before / name).is_dir()
-    }
+    read = list(read_records([arguments.results]))
+    measured = {name: records for name, records in of_sweeps(read) if (arguments.before / name).is_dir()}
     before = {
         (name, record.run_id): RunFolder(arguments.before / name / record.run_id).read_record()
         for name, records in measured.items()
         for record in records
         if (arguments.before / name / record.run_id / RunFolder.RECORD).exists()
     }
-    sample = set(drawn(groups(measured, before), before, arguments))
+    sample = set(before if arguments.points is None else drawn(groups(measured, before), before, arguments))
+    known = [each for each in measured_commands(read) if (place(arguments, each).path / RunFolder.RECORD).exists()]
+    commands = [] if arguments.points else known
     checked = different = 0
-    with tempfile.TemporaryDirectory(prefix="memlab-same-") as cache:
-        os.environ["XDG_CACHE_HOME"] = cache
+
+    def compare(name: str, old: Record, now: Record) -> None:
+        nonlocal checked, different
+        changes = list(differences(figures(old), figures(now)))
+        checked, different = checked + 1, different + bool(changes)
+        print(f"{name}: {'; '.join(changes[:5]) or 'equal'}", flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="memlab-same-") as scratch:
+        os.environ["XDG_CACHE_HOME"] = f"{scratch}/cache"
         for name, records in measured.items():
             chosen = [record for record in records if (name, record.run_id) in sample]
             for truth, now in predictions(chosen):
-                changes = list(differences(figures(before[name, truth.run_id]), figures(now)))
-                checked, different = checked + 1, different + bool(changes)
-                print(f"{name}/{truth.run_id}: {'; '.join(changes[:5]) or 'equal'}", flush=True)
-    print(f"{checked} points of {len({name for name, _ in sample})} sweeps predicted again: {different} differ")
-    return 1 if different or checked < len(sample) else 0
+                compare(f"{name}/{truth.run_id}", before[name, truth.run_id], now)
+        for each in commands:
+            folder = RunFolder(Path(scratch) / each.sweep / each.name)
+            compare(f"{each.sweep}/{each.name}", place(arguments, each).read_record(), each.predicted_again(folder))
+    due = len(sample) + len(commands)
+    print(f"{checked} of {due} points and commands predicted again: {different} differ")
+    return 1 if different or checked < due else 0
+
+
+def place(arguments: argparse.Namespace, command: MeasuredCommand) -> RunFolder:
+    """Return the run folder of a command's prediction before the change."""
+    return RunFolder(arguments.before / command.sweep / command.name)
 
 
 def groups(measured: Mapping[str, Sequence[Record]], before: Mapping[tuple[str, str], Record]) -> list[Group]:
@@ -107,7 +132,12 @@ def cost(records: Iterator[Record]) -> float:
 
 def figures(record: Record) -> Any:
     """Return the values of a record that must stay equal, as they are on disk."""
-    return json.loads(json.dumps({key: value for key, value in record.to_json().items() if key in COMPARED}))
+    found = json.loads(json.dumps({key: value for key, value in record.to_json().items() if key in COMPARED}))
+    for rank in found["ranks"] if record.command else ():
+        rank["attached"] = {key: rank["attached"].get(key) for key in OF_A_COMMAND}
+        for key in IN_NO_ORDER:
+            del rank[key]
+    return found
 
 
 def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
