@@ -129,10 +129,6 @@ class RankFile:
             "attached": self._attached(outcome),
         }
 
-    def _ranks(self) -> int:
-        self.world_size = dist.get_world_size() if _is_distributed() else _number("WORLD_SIZE") or self.world_size
-        return self.world_size
-
     def _unknown(self) -> dict[str, str]:
         """Name the figures that could not be found out, with the reasons."""
         session = self.session
@@ -161,13 +157,14 @@ class RankFile:
 
     def _attached(self, outcome: dict[str, Any]) -> dict[str, Any]:
         session = self.session
+        self.world_size = dist.get_world_size() if _is_distributed() else _number("WORLD_SIZE") or self.world_size
         return {
             "version": VERSION,
             "pid": os.getpid(),
             "rank": self.rank,
             "local_rank": _number("LOCAL_RANK"),
             "local_world_size": next(filter(None, map(_number, RANKS_OF_NODE)), None),
-            "world_size": self._ranks(),
+            "world_size": self.world_size,
             "protocol": "cold",
             **{name: outcome.get(name) for name in ("ended", "exit_code", "where", "failed_in", "failed_at")},
             "at": session.at if outcome["ended"] == "running" else None,
