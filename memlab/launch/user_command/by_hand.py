@@ -13,10 +13,8 @@ from memlab.attach.options import Options
 from memlab.launch.orphans import exclusively
 from memlab.launch.process import Ended
 from memlab.launch.user_command.measure import job_in, write_record
-from memlab.launch.user_command.outcome import outcome
-from memlab.launch.user_command.supervise import Finished
+from memlab.launch.user_command.supervise import read_finished
 from memlab.runs.folder import RunFolder
-from memlab.runs.step_rows import read_command
 
 WAIT_S = 60
 """Seconds that rank 0 waits for the files of the other ranks."""
@@ -68,10 +66,8 @@ def _end(file: Any, run: RunFolder, error: BaseException | None, began: float) -
         file.write_at_the_end(error)
         if file.rank == 0:
             _wait_for_ranks(run)
-            ranks, rows = read_command(run)
             ended = Ended("exited", int(error is not None), time.perf_counter() - began)
-            status, reason = outcome(ranks, ended, 0, True, run.launcher_log)
-            write_record(Finished(ended.seconds, ended.returncode, status, reason, ranks, rows), run, sys.orig_argv)
+            write_record(read_finished(run, ended, host_ooms=0, has_loaded=True), run, sys.orig_argv)
             install.remove(run.path)
     except Exception as failure:
         print(f"memlab: {run} has no record of this training: {failure!r}", file=sys.stderr)
