@@ -17,7 +17,6 @@ from .host_probe import probe_host
 from .install import FOLDER
 from .memory import CUDA_ALLOCATOR, HOST, pinned_peak_bytes
 from .options import Options
-from .peaks import Peaks
 from .phases import ENGINE_INIT, MODEL_BUILD
 from .session import Session
 
@@ -94,7 +93,8 @@ class RankFile:
         """Return the values of the file (attach/__init__.py)."""
         session, device = self.session, self.session.memory.device
         figures, total = session.figures, session.figures.total
-        phases = {name: _of_allocator(each) for name, each in figures.phases.items()}
+        names = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
+        phases = {phase: {name: getattr(each, name) or 0 for name in names} for phase, each in figures.phases.items()}
         properties = None if device is None else torch.cuda.get_device_properties(device)
         seconds = session.rows.seconds if outcome["ended"] != "running" else []  # many, and the rows have them
         trained: dict[str, Any] = next((model for model in session.facts.get("models", ()) if model["trained"]), {})
@@ -193,8 +193,3 @@ def _is_distributed() -> bool:
 def _number(variable: str) -> int | None:
     text = os.environ.get(variable, "").partition("(")[0]  # Slurm writes 2(x3): 2 ranks on each of 3 nodes
     return int(text) if text.isdigit() else None
-
-
-def _of_allocator(peaks: Peaks) -> dict[str, int | None]:
-    names = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
-    return {name: getattr(peaks, name) or 0 for name in names}
