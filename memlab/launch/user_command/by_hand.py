@@ -32,7 +32,10 @@ def measure(folder: str | os.PathLike, force: bool = False) -> Iterator[None]:
     run, began = RunFolder(folder), time.perf_counter()
     with ExitStack() as held:
         if os.environ.get("RANK", "0") == "0":
-            _prepare(run, force, held)
+            job = job_in(run, sys.orig_argv, force, "Choose another folder, or replace it with force=True.")
+            held.enter_context(exclusively(job))
+            install.remove(run.path)
+            job.start(sys.orig_argv)
         file = begin_by_hand(Options(str(run)))
         try:
             yield
@@ -50,14 +53,6 @@ def callback(folder: str | os.PathLike | None = None, force: bool = False) -> An
     from memlab.attach.callback import MeasuringCallback  # transformers
 
     return MeasuringCallback(lambda output_dir: measure(folder or Path(output_dir) / "memlab", force))
-
-
-def _prepare(run: RunFolder, force: bool, held: ExitStack) -> None:
-    """Lock the folder and begin the run in it."""
-    job = job_in(run, sys.orig_argv, force, "Choose another folder, or replace it with force=True.")
-    held.enter_context(exclusively(job))
-    install.remove(run.path)
-    job.start(sys.orig_argv)
 
 
 def _end(file: Any, run: RunFolder, error: BaseException | None, began: float) -> None:
