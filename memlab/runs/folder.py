@@ -287,12 +287,9 @@ class RunFolder:
     def holds_result(self) -> bool:
         """Whether a run ended here with a result, which another run must not replace unasked. A record that cannot be
         read counts as one."""
-        if not (self.path / self.RECORD).exists():
-            return False
-        try:
-            return self.read_record().status not in WITHOUT_RESULT
-        except RecordError:
-            return True
+        with contextlib.suppress(RecordError):
+            return (self.path / self.RECORD).exists() and self.read_record().status not in WITHOUT_RESULT
+        return True
 
     def finish(self, record: Record) -> None:
         """Write the record, which marks the run as ended, then redact the logs, which may be long."""
