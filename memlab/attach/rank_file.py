@@ -49,9 +49,8 @@ class RankFile:
             with temporary.open("x", encoding="utf-8") as file:
                 file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
             temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        finally:
+            temporary.unlink(missing_ok=True)  # what is left on a full disk
 
     def place(self) -> Path:
         """Return the path of the file. The first call of a measurement claims it."""
