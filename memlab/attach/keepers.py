@@ -108,7 +108,10 @@ class Keepers:
             taken = _taken(container)
             if taken <= before:
                 continue
-            if (found := _newest_tensors(container)) and self._holds_old_tensors(container):
+            elements = _elements(container)
+            first, last = (list(_tensors(end, DEPTH)) for end in (elements[:1], elements[-1:]))
+            found = last or first  # those of the newest element: a deque may be filled from the left
+            if found and self._seen_some((*first, *last)):
                 tensors = [tensor for tensor in found if tensor is not None]
                 storages = {storage._cdata: storage.nbytes() for storage in map(torch.Tensor.untyped_storage, tensors)}
                 each = (taken - before) / steps
@@ -118,10 +121,8 @@ class Keepers:
                 nbytes, whole = each * sum(storages.values()), len(tensors) == len(found)
                 yield _Grown(container, each, taken, bound, nbytes, keeps_graph, is_scalar, whole)
 
-    def _holds_old_tensors(self, container: Any) -> bool:
-        """Whether a container holds a tensor that the last look has seen. Else it is new, or was filled anew."""
-        elements = _elements(container)
-        tensors = [*_tensors(elements[:1], DEPTH), *_tensors(elements[-1:], DEPTH)]
+    def _seen_some(self, tensors: Iterable[torch.Tensor | None]) -> bool:
+        """Whether the last look has seen one of the tensors of a container. Else it is new, or was filled anew."""
         return any(tensor is None or self._tensors.get(id(tensor), lambda: None)() is tensor for tensor in tensors)
 
     def _grown_graphs(self, steps: int) -> Iterator[_Grown]:
@@ -159,13 +160,6 @@ def _taken(container: Any) -> int:
     if has_places and not isinstance(container[0], int | float | str):
         return sum(each is not None for each in container)
     return len(container)
-
-
-def _newest_tensors(container: Any) -> list[torch.Tensor | None]:
-    """Return the tensors of the last element that has some; where it has none, of the first one: of a deque that is
-    filled from the left. ``None`` stands for objects that were not searched."""
-    elements = _elements(container)
-    return list(_tensors(elements[-1:], DEPTH)) or list(_tensors(elements[:1], DEPTH))
 
 
 def _elements(container: Any) -> list[Any]:

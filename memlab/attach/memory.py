@@ -73,9 +73,7 @@ class Memory:
         """Return the figures since the last turn, and reset the peaks. No synchronisation, no allocation."""
         reading = Reading(*self.host.turn())
         device = self.device
-        if device is None:
-            return reading
-        stats = self.counters.read(device)
+        stats = None if device is None else self.counters.read(device)
         if not stats:
             return reading
         peaks = peaks_of(stats)

@@ -107,15 +107,12 @@ class MemoryHistory:
             self._write()
         finally:  # also on a full disk
             if self._goes_on:
-                self._record_last_actions()
+                self._owners.clear()
+                self._pieces.clear()
+                torch.cuda.memory._record_memory_history(enabled=None)  # forgets the actions so far
+                self._record(LAST_ENTRIES)
             else:
                 self._stop()
-
-    def _record_last_actions(self) -> None:
-        self._owners.clear()
-        self._pieces.clear()
-        torch.cuda.memory._record_memory_history(enabled=None)  # forgets the actions so far
-        self._record(LAST_ENTRIES)
 
     @contained
     def end(self) -> None:

@@ -42,15 +42,12 @@ def owned() -> Iterator[tuple[torch.Tensor, Owner]]:
     optimizers = getattr(sys.modules.get("deepspeed.runtime.base_optimizer"), "ZeROOptimizer", None)
     for optimizer in [] if optimizers is None else model_tree.objects_of(optimizers):
         for name, kind in ATTRIBUTES.items():
-            for tensor in tensors_in(_held(optimizer, name)):
+            held = vars(optimizer).get(name)
+            if held and name == "ipg_buckets":  # objects by dtype, which hold their buffers
+                held = [bucket.buffer for bucket in held.values()]
+            for tensor in tensors_in(held):
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 yield tensor, Owner(kind, "", name, dtype, True)
-
-
-def _held(optimizer: Any, name: str) -> Any:
-    """Return what an attribute holds: of buckets, which are objects by dtype, their buffers."""
-    value = vars(optimizer).get(name)
-    return [bucket.buffer for bucket in value.values()] if value and name == "ipg_buckets" else value
 
 
 SNAPSHOT, MARKS = ".out_of_memory.pickle", ".out_of_memory.json"

@@ -53,7 +53,7 @@ class Ownership:
         """Name the models that exist now, those that train first, unless the only one is known."""
         if self._searches:
             models = [model_tree.unwrapped(root)[0] for root in model_tree.roots()]
-            for model in sorted(models, key=lambda model: not _trains(model)):
+            for model in sorted(models, key=lambda model: not any(each.requires_grad for each in model.parameters())):
                 self._name(model)
 
     @paused_garbage_collector()
@@ -115,10 +115,6 @@ class Ownership:
 
 def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
-
-
-def _trains(model: torch.nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in model.parameters())
 
 
 def _parts(tensor: Any) -> Iterator[torch.Tensor]:

@@ -17,7 +17,6 @@ from .host_probe import probe_host
 from .install import FOLDER
 from .memory import CUDA_ALLOCATOR, HOST, pinned_peak_bytes
 from .options import Options
-from .peaks import Peaks
 from .phases import ENGINE_INIT, MODEL_BUILD
 from .session import Session
 
@@ -50,9 +49,8 @@ class RankFile:
             with temporary.open("x", encoding="utf-8") as file:
                 file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
             temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        finally:
+            temporary.unlink(missing_ok=True)  # what is left on a full disk
 
     def place(self) -> Path:
         """Return the path of the file. The first call of a measurement claims it."""
@@ -94,7 +92,8 @@ class RankFile:
         """Return the values of the file (attach/__init__.py)."""
         session, device = self.session, self.session.memory.device
         figures, total = session.figures, session.figures.total
-        phases = {name: _of_allocator(each) for name, each in figures.phases.items()}
+        names = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
+        phases = {phase: {name: getattr(each, name) or 0 for name in names} for phase, each in figures.phases.items()}
         properties = None if device is None else torch.cuda.get_device_properties(device)
         seconds = session.rows.seconds if outcome["ended"] != "running" else []  # many, and the rows have them
         trained: dict[str, Any] = next((model for model in session.facts.get("models", ()) if model["trained"]), {})
@@ -129,10 +128,6 @@ class RankFile:
             "attached": self._attached(outcome),
         }
 
-    def _ranks(self) -> int:
-        self.world_size = dist.get_world_size() if _is_distributed() else _number("WORLD_SIZE") or self.world_size
-        return self.world_size
-
     def _unknown(self) -> dict[str, str]:
         """Name the figures that could not be found out, with the reasons."""
         session = self.session
@@ -161,13 +156,14 @@ class RankFile:
 
     def _attached(self, outcome: dict[str, Any]) -> dict[str, Any]:
         session = self.session
+        self.world_size = dist.get_world_size() if _is_distributed() else _number("WORLD_SIZE") or self.world_size
         return {
             "version": VERSION,
             "pid": os.getpid(),
             "rank": self.rank,
             "local_rank": _number("LOCAL_RANK"),
             "local_world_size": next(filter(None, map(_number, RANKS_OF_NODE)), None),
-            "world_size": self._ranks(),
+            "world_size": self.world_size,
             "protocol": "cold",
             **{name: outcome.get(name) for name in ("ended", "exit_code", "where", "failed_in", "failed_at")},
             "at": session.at if outcome["ended"] == "running" else None,
@@ -196,8 +192,3 @@ def _is_distributed() -> bool:
 def _number(variable: str) -> int | None:
     text = os.environ.get(variable, "").partition("(")[0]  # Slurm writes 2(x3): 2 ranks on each of 3 nodes
     return int(text) if text.isdigit() else None
-
-
-def _of_allocator(peaks: Peaks) -> dict[str, int | None]:
-    names = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
-    return {name: getattr(peaks, name) or 0 for name in names}

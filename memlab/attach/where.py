@@ -15,8 +15,6 @@ _NOT_THE_USERS = (
 _SCRIPTS = {os.path.dirname(sys.executable), os.path.realpath(sysconfig.get_path("scripts"))}
 """Folders of the programs that packages install: ``bin/yolo`` only calls its package."""
 
-_names: dict[str, str | None] = {}
-
 
 def user_line(frame: FrameType | None = None) -> str | None:
     """Return ``file:line`` of the innermost frame of the user, the file relative to the folder of the start.
@@ -25,10 +23,7 @@ def user_line(frame: FrameType | None = None) -> str | None:
     """
     frame = frame or sys._getframe(1)
     while frame is not None:
-        name = _names.get(frame.f_code.co_filename, "")
-        if name == "":
-            name = _names[frame.f_code.co_filename] = user_file(frame.f_code.co_filename)
-        if name is not None:
+        if name := user_file(frame.f_code.co_filename):
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return None
@@ -43,8 +38,12 @@ def raised_at(error: BaseException) -> str | None:
     return found
 
 
+@functools.cache
 def user_file(file: str) -> str | None:
-    """Return the path of a file of the user, relative to the folder of the start if it is below; else ``None``."""
+    """Return the path of a file of the user, relative to the folder of the start if it is below; else ``None``.
+
+    A file keeps the answer that it got first: the question is asked at every boundary of phases.
+    """
     if file.startswith("<") or {"site-packages", "dist-packages"} & set(file.split(os.sep)):
         return None
     path = os.path.realpath(os.path.join(_START, file))

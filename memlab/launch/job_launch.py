@@ -127,12 +127,19 @@ class _JobsLaunch:
         return self.records
 
     def _finish(self, ended: Ended, kills: int) -> None:
-        """Write the missing records. ``kills``: processes that the kernel had killed for memory before the launch."""
+        """Write the missing records, note survivors in the last one, and stop the sweep because of them.
+
+        ``kills``: processes that the kernel had killed for memory before the launch.
+        """
         self._collect(ended.seconds)
         if len(self.records) < len(self.jobs) and not self.ended_between_jobs:
             self._close(ended, host_oom_kills() - kills)
-        if self.survivors:
-            self._report_survivors(self.survivors)
+        if self.survivors:  # they may still hold memory, which would change every later measurement
+            self.control.stop.set()
+            record = self.records[-1]
+            remark = f"processes {self.survivors} could not be killed and may still hold memory"
+            record.reason = f"{record.reason}; {remark}" if record.reason else remark
+            self.jobs[len(self.records) - 1].folder.finish(record)
 
     def _launch(self) -> Ended:
         """Start the ranks, wait for them, and end all that are left."""
@@ -157,17 +164,6 @@ class _JobsLaunch:
             ended = launch.wait(self._deadline, lambda: self._linger(launch.seconds), self.control.stop)
         self.survivors = launch.survivors
         return ended
-
-    def _report_survivors(self, pids: list[int]) -> None:
-        """Note the survivors in the last record and stop the sweep.
-
-        Processes that cannot be killed may still hold memory, which would change every later measurement.
-        """
-        self.control.stop.set()
-        record = self.records[-1]
-        remark = f"processes {pids} could not be killed and may still hold memory"
-        record.reason = f"{record.reason}; {remark}" if record.reason else remark
-        self.jobs[len(self.records) - 1].folder.finish(record)
 
     def _deadline(self) -> float:
         """Return the time limit of the current job, in seconds since the launch began.

@@ -221,9 +221,7 @@ class MeasuredSweep:
 
     def _implied_by(self, job: Job) -> Record | None:
         """Return an out-of-memory record of the same configuration whose batch and sequence are not larger."""
-        if not self.options.prune:
-            return None
-        known = self._ooms.get(job.memory_key, [])
+        known = self._ooms.get(job.memory_key, []) if self.options.prune else []
         return next((result.record for result in known if job.is_implied_by(result.job)), None)
 
     def _must_stop(self) -> bool:

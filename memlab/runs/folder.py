@@ -33,10 +33,6 @@ _RANK_FILE = re.compile(
     r"|profile\.json(\.gz|\.part|\.tmp)?|operators\.json)"
 )
 _SIMULATED = re.compile(r"rank\d{1,5}\.(json|steps\.jsonl|trace\.json)")
-_STEP_ROWS = re.compile(r"rank\d+\.steps\.jsonl")
-_RANK_JSON = re.compile(r"rank\d+\.json")
-_HISTORY = re.compile(r"rank\d+\.memory_(snapshot\.pickle|marks\.json)")
-_OUT_OF_MEMORY = re.compile(r"rank\d+\.out_of_memory\.(pickle|json)")
 _LOG = re.compile(r"(rank\d+|launcher)\.log")
 _TEMPORARY = re.compile(
     rf"\.((record|plan|deepspeed|training_args)\.json|{_RANK_FILE.pattern}|{_LOG.pattern}|(config|hydra|overrides)\.yaml"
@@ -72,7 +68,7 @@ class RunFolder:
 
     def ranks_with_rows(self) -> list[int]:
         """List the ranks whose steps :meth:`step_rows` holds, lowest first."""
-        return self._ranks_of(_STEP_ROWS)
+        return self._ranks_with(r"steps\.jsonl")
 
     def rank_log(self, rank: int) -> Path:
         return self.path / self.LOGS / f"rank{rank}.log"
@@ -83,11 +79,11 @@ class RunFolder:
 
     def ranks_with_history(self) -> list[int]:
         """List the ranks that left a memory history or a part of it, lowest first."""
-        return self._ranks_of(_HISTORY)
+        return self._ranks_with(r"memory_(snapshot\.pickle|marks\.json)")
 
     def ranks_out_of_memory(self) -> list[int]:
         """List the ranks that left a snapshot of an out-of-memory without a history, lowest first."""
-        return self._ranks_of(_OUT_OF_MEMORY)
+        return self._ranks_with(r"out_of_memory\.(pickle|json)")
 
     def memory_marks(self, rank: int) -> Path:
         """Return the path of what memlab's meters noted beside a rank's memory history."""
@@ -123,9 +119,10 @@ class RunFolder:
     def logs(self) -> list[Path]:
         return self._named(_LOG, self.LOGS)
 
-    def _ranks_of(self, names: re.Pattern) -> list[int]:
-        """List the ranks that have a file whose name matches, lowest first."""
-        return sorted({int(path.name.removeprefix("rank").partition(".")[0]) for path in self._named(names)})
+    def _ranks_with(self, suffixes: str) -> list[int]:
+        """List the ranks that have a file with one of the suffixes, a regular expression, lowest first."""
+        files = self._named(re.compile(rf"rank\d+\.{suffixes}"))
+        return sorted({int(path.name.removeprefix("rank").partition(".")[0]) for path in files})
 
     def _named(self, names: re.Pattern, folder: str = "") -> list[Path]:
         """List the files of the run folder, or of a folder inside it, whose whole name matches."""
@@ -246,7 +243,7 @@ class RunFolder:
 
     def read_attached_ranks(self) -> list[dict[str, Any]]:
         """Read the files of the ranks of a command, however many there are, lowest rank first."""
-        ranks = self._read_ranks(self._ranks_of(_RANK_JSON))
+        ranks = self._read_ranks(self._ranks_with("json"))
         return [whole_rank(rank) for rank in ranks if rank.get("attached") is not None]
 
     def write_ranks(self, ranks: Sequence[Mapping[str, Any]]) -> None:
@@ -287,12 +284,9 @@ class RunFolder:
     def holds_result(self) -> bool:
         """Whether a run ended here with a result, which another run must not replace unasked. A record that cannot be
         read counts as one."""
-        if not (self.path / self.RECORD).exists():
-            return False
-        try:
-            return self.read_record().status not in WITHOUT_RESULT
-        except RecordError:
-            return True
+        with contextlib.suppress(RecordError):
+            return (self.path / self.RECORD).exists() and self.read_record().status not in WITHOUT_RESULT
+        return True
 
     def finish(self, record: Record) -> None:
         """Write the record, which marks the run as ended, then redact the logs, which may be long."""

@@ -8,11 +8,13 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from sys import intern
 from typing import Any, NamedTuple, TextIO
 
 from memlab.core.errors import RecordError
+from memlab.core.grouping import grouped
 from memlab.core.schema import SchemaError, check_of
 from memlab.core.sizes import GIB, MIB
 from memlab.files.json_file import read_json, write_json
@@ -242,13 +244,10 @@ _Call = tuple[float, str, float, int]  # begin in microseconds, operator, second
 
 def _on_host(events: Iterable[_Event]) -> tuple[list[_Call], dict[int | None, tuple[float, str]]]:
     """Return the calls of operators, and correlation -> begin and operator of each call of the driver."""
-    threads: dict[tuple[Any, Any], list[_Event]] = defaultdict(list)
-    for event in events:
-        if event.category not in ON_DEVICE and not event.is_mark:
-            threads[event.thread].append(event)
     calls: list[_Call] = []
     launched_by: dict[int | None, tuple[float, str]] = {}
-    for thread in threads.values():
+    on_host = (event for event in events if event.category not in ON_DEVICE and not event.is_mark)
+    for thread in grouped(on_host, attrgetter("thread")).values():
         calls += _calls(thread, launched_by)
     return calls, launched_by
 

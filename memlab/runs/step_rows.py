@@ -46,17 +46,11 @@ def read_command(folder: RunFolder) -> tuple[list[dict[str, Any]], dict[int, lis
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read the rows of one rank. The last line of a killed rank may be cut off: reading ends at a damaged line."""
     rows: list[dict[str, Any]] = []
-    try:
-        lines = read_regular(path, LARGEST).splitlines()
-    except OSError:
-        return rows
-    for line in lines:
-        try:
+    with suppress(OSError, ValueError, RecursionError):
+        for line in read_regular(path, LARGEST).splitlines():
             row = json.loads(line)
             check_of(StepRow)(row)
-        except (ValueError, RecursionError):
-            break
-        rows.append(row)
+            rows.append(row)
     return rows
 
 

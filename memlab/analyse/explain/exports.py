@@ -6,7 +6,7 @@ import pickle
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import count, groupby
+from itertools import count, groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -71,16 +71,12 @@ class _Writer:
 
     def _phases(self) -> Iterator[dict[str, Any]]:
         """Yield the beginning and the end of each phase whose times are known, in the form of torch's annotations."""
-        running = ""
-        for index, event in enumerate(self.trace.events):
-            if isinstance(event, BeginPhase) and index in self.seconds:
-                if running:
-                    yield self._annotation("END", running, index)
-                running = self.trace.phases[event.phase]
-                if running:
-                    yield self._annotation("START", running, index)
-        if running:
-            yield self._annotation("END", running, max(self.seconds))
+        events = ((index, event) for index, event in enumerate(self.trace.events) if index in self.seconds)
+        begins = [(index, self.trace.phases[event.phase]) for index, event in events if isinstance(event, BeginPhase)]
+        for (begin, phase), (end, _) in pairwise([*begins, (max(self.seconds, default=0), "")]):
+            if phase:
+                yield self._annotation("START", phase, begin)
+                yield self._annotation("END", phase, end)
 
     def _annotation(self, stage: str, phase: str, event: int) -> dict[str, Any]:
         return {"stage": stage, "name": phase, "device": 0, "time_us": round(1e6 * self.seconds[event])}

@@ -121,20 +121,17 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
     values = read_json(path)
     try:
         check_of(MarksFile)(values)
-        pieces = [
-            (piece["phase"] or "", Piece(piece["step"], piece["where"], piece["ends_phase"]))
-            for piece in values["pieces"]
-        ]
-        owners = owner.from_json(values["owners"])
-        paths = list(filter(None, values.get("import_paths", ())))
         marks = Marks(
-            pieces,
-            owners,
-            values["folder"],
-            values.get("first_piece", 0),
-            paths,
-            values.get("last_parts"),
-            values.get("snapshot_sha256", ""),
+            pieces=[
+                (piece["phase"] or "", Piece(piece["step"], piece["where"], piece["ends_phase"]))
+                for piece in values["pieces"]
+            ],
+            owners=owner.from_json(values["owners"]),
+            folder=values["folder"],
+            first=values.get("first_piece", 0),
+            import_paths=list(filter(None, values.get("import_paths", ()))),
+            last_parts=values.get("last_parts"),
+            snapshot_sha256=values.get("snapshot_sha256", ""),
         )
         outside, device = values["outside"], values.get("device", 0)
         pid, devices = str(outside["pid"]), outside.get("devices", {device: outside})  # older: the readings of one GPU

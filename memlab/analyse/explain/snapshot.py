@@ -123,7 +123,7 @@ class _Reader:
             live=[block for segment in own for block in self._live(segment)],
             reserved=sum(map(_total, own)),
             settings=_of(dict, whole.get("allocator_settings", {}), "allocator_settings"),
-            slack=self._slack(own),
+            slack=_slack(list(map(_blocks, own))),
             free=tuple(_size(block) for segment in own for block in _blocks(segment) if _is_free(block)),
             segments=tuple(_segment(segment) for segment in own if not segment.get("is_expandable", False)),
             device=device,
@@ -148,21 +148,6 @@ class _Reader:
                 stack = self._stack(block.get("frames", []))
                 yield LiveBlock(_whole(block["address"], "address"), _requested(block), stream, stack)
 
-    def _slack(self, segments: Sequence[Mapping[str, Any]]) -> Slack:
-        rounding = waiting = holes = releasable = 0
-        for blocks in map(_blocks, segments):
-            free = sum(_size(block) for block in blocks if _is_free(block))
-            if all(map(_is_free, blocks)):
-                releasable += free
-            else:
-                holes += free
-            for block in (block for block in blocks if not _is_free(block)):
-                if block["state"] == "active_allocated":
-                    rounding += _size(block) - _requested(block)
-                else:
-                    waiting += _size(block)
-        return Slack(rounding, waiting, holes, releasable)
-
     def _stack(self, frames: Any) -> Stack:
         known = self._stacks.get(id(frames))
         if known is None:
@@ -186,6 +171,20 @@ def _most_reserved(trace: Sequence[Any], segments: Sequence[Mapping[str, Any]]) 
             held -= sign * _whole(entry.get("size", 0), "size")
             most = max(most, held)
     return most
+
+
+def _slack(segments: Sequence[Sequence[Mapping[str, Any]]]) -> Slack:
+    """Return what no request asked for, in segments with these blocks."""
+    free = [sum(_size(block) for block in blocks if _is_free(block)) for blocks in segments]
+    releasable = sum(nbytes for nbytes, blocks in zip(free, segments, strict=True) if all(map(_is_free, blocks)))
+    active = [block for blocks in segments for block in blocks if not _is_free(block)]
+    allocated = [block for block in active if block["state"] == "active_allocated"]
+    return Slack(
+        rounding=sum(_size(block) - _requested(block) for block in allocated),
+        waiting=sum(map(_size, active)) - sum(map(_size, allocated)),
+        holes=sum(free) - releasable,
+        releasable=releasable,
+    )
 
 
 def _total(segment: Mapping[str, Any]) -> int:

@@ -6,7 +6,7 @@ The sites of its requests come from the stacks that torch's memory history recor
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
@@ -280,16 +280,11 @@ class _Builder:
 
         The highest address comes first: what a replay then finds free behind a block's place is that block's rounding.
         """
-        blocks = {block.address: block for block in self.snapshot.live}
-        seen: set[int] = set()  # addresses whose first action came
-        for entry in self.snapshot.entries:
-            if entry.action == "alloc" and entry.address not in seen:
-                blocks.pop(entry.address, None)
-            elif entry.action == "free_requested" and entry.address not in seen:
-                blocks[entry.address] = LiveBlock(entry.address, entry.nbytes, entry.stream, ())
-            if entry.action in ("alloc", "free_requested"):
-                seen.add(entry.address)
-        for block in sorted(blocks.values(), reverse=True):
+        first = _first_at_each_address(self.snapshot.entries, "alloc", "free_requested")
+        blocks = [block for block in self.snapshot.live if block.address not in first]
+        freed = (entry for entry in first.values() if entry.action == "free_requested")
+        blocks += [LiveBlock(entry.address, entry.nbytes, entry.stream, ()) for entry in freed]
+        for block in sorted(blocks, reverse=True):
             kind = None if block.stack else BEFORE
             self._alloc(block.address, block.nbytes, block.stream, block.stack, "", kind=kind)
         self.places = {key: address for address, key in self.keys.items()}
@@ -378,14 +373,19 @@ def piece_and_module(label: str) -> tuple[int, str]:
 
 def _segments_before(snapshot: Snapshot) -> list[Segment]:
     """Return the segments that were there when the recording began."""
-    found: list[Segment] = []
-    seen: set[int] = set()  # addresses whose first action came: what is there later, the recording knows
-    for entry in snapshot.entries:
-        if entry.action == "segment_free" and entry.address not in seen:
-            found.append(Segment(entry.address, entry.nbytes, entry.stream))
-        if entry.action in ("segment_alloc", "segment_free"):
-            seen.add(entry.address)
-    return [*found, *(segment for segment in snapshot.segments if segment.address not in seen)]
+    first = _first_at_each_address(snapshot.entries, "segment_alloc", "segment_free")
+    freed = (entry for entry in first.values() if entry.action == "segment_free")
+    found = [Segment(entry.address, entry.nbytes, entry.stream) for entry in freed]
+    return [*found, *(segment for segment in snapshot.segments if segment.address not in first)]
+
+
+def _first_at_each_address(entries: Iterable[Entry], *actions: str) -> dict[int, Entry]:
+    """Return address -> the first of these actions there: what is there later, the recording knows."""
+    found: dict[int, Entry] = {}
+    for entry in entries:
+        if entry.action in actions:
+            found.setdefault(entry.address, entry)
+    return found
 
 
 def _requests_until_completed(entries: Sequence[Entry]) -> dict[int, int]:

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from .. import import_hook
 from ..own_errors import note
-from ..phases import BACKWARD, LOAD, SAVE
+from ..phases import BACKWARD, ENGINE_INIT, LOAD, SAVE
 from ..session import Session
 from . import accelerate, build_locks, datasets, deepspeed, torch, transformers
 from .wrap import during
@@ -17,7 +17,8 @@ from .wrap import during
 LISTENERS = {
     "torch.nn.parallel.distributed": torch.listen_to_ddp,
     "torch.distributed.fsdp": torch.listen_to_fsdp,
-    "torch.distributed._composable.fsdp": torch.listen_to_fsdp2,  # its place before torch 2.6
+    # its place before torch 2.6
+    "torch.distributed._composable.fsdp": partial(during, phases={"fully_shard": ENGINE_INIT}),
     "torch.distributed.checkpoint": partial(during, phases={"save": SAVE, "async_save": SAVE, "load": LOAD}),
     "megatron.core.pipeline_parallel.schedules": partial(during, phases={"custom_backward": BACKWARD}),
     "lomo_optim": torch.listen_to_lomo,

@@ -96,11 +96,7 @@ def listen_to_ddp(module: ModuleType, session: Session) -> None:
 def listen_to_fsdp(module: ModuleType, session: Session) -> None:
     during(module.FullyShardedDataParallel, session, {"__init__": ENGINE_INIT})
     if hasattr(module, "fully_shard"):
-        listen_to_fsdp2(module, session)
-
-
-def listen_to_fsdp2(module: ModuleType, session: Session) -> None:
-    during(module, session, {"fully_shard": ENGINE_INIT})
+        during(module, session, {"fully_shard": ENGINE_INIT})
 
 
 def listen_to_lomo(module: ModuleType, session: Session) -> None:

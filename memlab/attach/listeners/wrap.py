@@ -32,7 +32,9 @@ def listening(
     ``before`` gets the arguments, ``after`` the result as well. ``inside``: makes the context in which a call runs.
     ``when``: whether a call with these arguments is heard of.
     """
-    function, rewrap = _function_of(owner, name)
+    raw = vars(owner)[name]
+    is_wrapped = type(raw) in (classmethod, staticmethod)  # then the replacement gets the same kind of wrapper
+    function, rewrap = (raw.__func__, type(raw)) if is_wrapped else (raw, lambda function: function)
     told, heard = _told(before), _told(after)
 
     @functools.wraps(function)
@@ -46,13 +48,6 @@ def listening(
         return result
 
     setattr(owner, name, rewrap(heard_of))
-
-
-def _function_of(owner: Any, name: str) -> tuple[Callable, Callable]:
-    """Return the function behind an attribute, and what makes an attribute of its replacement."""
-    raw = vars(owner)[name]
-    kind = type(raw)
-    return (raw.__func__, kind) if kind in (classmethod, staticmethod) else (raw, lambda function: function)
 
 
 def _told(listener: Told | None) -> Told:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from memlab.core.finding import FAIL, OK, WARN, Finding
 from memlab.core.sizes import GIB, in_gib
@@ -87,11 +88,12 @@ def _cuda_finding(facts: Facts) -> Finding:
 
     With a newer minor version than the driver's, programs run, but without PTX compilation.
     """
-    torch_cuda = _version(facts.torch.cuda)
-    what = f"torch's CUDA is {facts.torch.cuda}, driver {facts.driver} runs up to {_dotted(facts.driver_cuda)}"
-    if facts.driver_cuda is None or facts.driver_cuda >= torch_cuda:
+    torch_cuda, newest = Version(facts.torch.cuda), facts.driver_cuda
+    runs = "an unknown CUDA" if newest is None else f"CUDA {newest[0]}.{newest[1]}"
+    what = f"torch's CUDA is {facts.torch.cuda}, driver {facts.driver} runs up to {runs}"
+    if newest is None or newest >= torch_cuda.release[:2]:
         return Finding(OK, "CUDA", what)
-    status = FAIL if facts.driver_cuda[0] < torch_cuda[0] else WARN
+    status = FAIL if newest[0] < torch_cuda.major else WARN
     return Finding(status, "CUDA", what, "update the driver, or install a torch that was built for an older CUDA")
 
 
@@ -134,7 +136,7 @@ def _nvcc_finding(facts: Facts, ops: list[str]) -> Finding:
     if torch.nvcc is None:
         return Finding(FAIL, subject, f"no nvcc that runs in {torch.cuda_home}, {wanted}", fix)
     what = f"CUDA {torch.nvcc} in {torch.cuda_home}, {wanted}; torch's CUDA is {torch.cuda}"
-    if torch.cuda is not None and _version(torch.nvcc)[0] == _version(torch.cuda)[0]:
+    if torch.cuda is not None and Version(torch.nvcc).major == Version(torch.cuda).major:
         return Finding(OK, subject, what)
     return Finding(WARN, subject, what, fix)  # torch does not refuse such a build, but it may fail to compile or load
 
@@ -253,12 +255,3 @@ def _enough(subject: str, is_enough: bool, what: str, fix: str, lacking: str = F
 
 def _gib(size: int | None) -> str:
     return "unknown memory" if size is None else in_gib(size)
-
-
-def _version(text: str) -> tuple[int, int]:
-    major, minor = text.split(".")[:2]
-    return int(major), int(minor)
-
-
-def _dotted(version: tuple[int, int] | None) -> str:
-    return "an unknown CUDA" if version is None else f"CUDA {version[0]}.{version[1]}"

@@ -223,9 +223,8 @@ def _reach_hub(environment: Mapping[str, str]) -> str:
         return "offline"
     request = urllib.request.Request(os.environ.get("HF_ENDPOINT", HUB), method="HEAD")
     try:
-        urllib.request.urlopen(request, timeout=HUB_TIMEOUT_S).close()
-    except urllib.error.HTTPError:  # any answer shows that the hub can be reached
-        return "reached"
+        with contextlib.suppress(urllib.error.HTTPError):  # any answer shows that the hub can be reached
+            urllib.request.urlopen(request, timeout=HUB_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
         return str(error)
     return "reached"

@@ -13,10 +13,8 @@ from memlab.attach.options import Options
 from memlab.launch.orphans import exclusively
 from memlab.launch.process import Ended
 from memlab.launch.user_command.measure import job_in, write_record
-from memlab.launch.user_command.outcome import outcome
-from memlab.launch.user_command.supervise import Finished
+from memlab.launch.user_command.supervise import read_finished
 from memlab.runs.folder import RunFolder
-from memlab.runs.step_rows import read_command
 
 WAIT_S = 60
 """Seconds that rank 0 waits for the files of the other ranks."""
@@ -34,7 +32,10 @@ def measure(folder: str | os.PathLike, force: bool = False) -> Iterator[None]:
     run, began = RunFolder(folder), time.perf_counter()
     with ExitStack() as held:
         if os.environ.get("RANK", "0") == "0":
-            _prepare(run, force, held)
+            job = job_in(run, sys.orig_argv, force, "Choose another folder, or replace it with force=True.")
+            held.enter_context(exclusively(job))
+            install.remove(run.path)
+            job.start(sys.orig_argv)
         file = begin_by_hand(Options(str(run)))
         try:
             yield
@@ -54,24 +55,14 @@ def callback(folder: str | os.PathLike | None = None, force: bool = False) -> An
     return MeasuringCallback(lambda output_dir: measure(folder or Path(output_dir) / "memlab", force))
 
 
-def _prepare(run: RunFolder, force: bool, held: ExitStack) -> None:
-    """Lock the folder and begin the run in it."""
-    job = job_in(run, sys.orig_argv, force, "Choose another folder, or replace it with force=True.")
-    held.enter_context(exclusively(job))
-    install.remove(run.path)
-    job.start(sys.orig_argv)
-
-
 def _end(file: Any, run: RunFolder, error: BaseException | None, began: float) -> None:
     """Write this rank's file and, in rank 0, the record. What fails is said: the script goes on."""
     try:
         file.write_at_the_end(error)
         if file.rank == 0:
             _wait_for_ranks(run)
-            ranks, rows = read_command(run)
             ended = Ended("exited", int(error is not None), time.perf_counter() - began)
-            status, reason = outcome(ranks, ended, 0, True, run.launcher_log)
-            write_record(Finished(ended.seconds, ended.returncode, status, reason, ranks, rows), run, sys.orig_argv)
+            write_record(read_finished(run, ended, host_ooms=0, has_loaded=True), run, sys.orig_argv)
             install.remove(run.path)
     except Exception as failure:
         print(f"memlab: {run} has no record of this training: {failure!r}", file=sys.stderr)

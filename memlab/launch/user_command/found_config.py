@@ -6,6 +6,7 @@ if there is none) keep their defaults.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -294,7 +295,11 @@ def from_values(known: Mapping[str, Any]) -> FoundConfig:
     """Make a configuration of dotted keys with their values. Values that the schema does not take are left out."""
     pairs = [{"optimizer.source": known.get("optimizer.source"), "optimizer.name": known.get("optimizer.name")}]
     pairs += [{key: value} for key, value in known.items() if key not in pairs[0]]
-    values = {key: value for pair in pairs if _is_valid(pair) for key, value in pair.items()}
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        with suppress(ConfigError):  # ``None`` often means not known, and for some values there is no word
+            from_dict(nested(pair))
+            values |= pair
     config = from_dict(nested(values))
     return FoundConfig(config, _choices(values), tuple(_unknown(values)), values)
 
@@ -310,15 +315,6 @@ def _names(group: Any) -> list[str]:
 
 def _prefixed(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{group}.{key}": value for key, value in values.items()}
-
-
-def _is_valid(values: Mapping[str, Any]) -> bool:
-    """Whether the schema takes these values: ``None`` often means not known, and for some there is no word."""
-    try:
-        from_dict(nested(values))
-    except ConfigError:
-        return False
-    return True
 
 
 def _unknown(values: Mapping[str, Any]) -> Iterator[str]:

@@ -88,12 +88,16 @@ def supervise(
             launch.tell(_signal_to_pass_on(signalled, command.streams))
             launch.leave(LEAVE_S)
             ended = ended or Ended("interrupted", None, launch.seconds)
-    ranks, rows = read_command(folder)
-    status, reason = outcome(
-        ranks, ended, host_oom_kills() - kills, install.has_loaded(folder.path), folder.launcher_log
-    )
+    finished = read_finished(folder, ended, host_oom_kills() - kills, install.has_loaded(folder.path))
     install.remove(folder.path)
-    return Finished(ended.seconds, ended.returncode, status, reason, ranks, rows, launch.survivors)
+    return replace(finished, survivors=launch.survivors)
+
+
+def read_finished(folder: RunFolder, ended: Ended, host_ooms: int, has_loaded: bool) -> Finished:
+    """Read what the ranks of a command left. ``host_ooms``, ``has_loaded``: those of :func:`outcome`."""
+    ranks, rows = read_command(folder)
+    status, reason = outcome(ranks, ended, host_ooms, has_loaded, folder.launcher_log)
+    return Finished(ended.seconds, ended.returncode, status, reason, ranks, rows)
 
 
 def _signal_to_pass_on(interrupt: KeyboardInterrupt, streams: Streams) -> int | None:
