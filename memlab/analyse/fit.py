@@ -6,8 +6,10 @@ n ln(SSE / n) + k ln n, is lower by at least :data:`STRONG`, ``b`` is positive, 
 x lie on each side of ``h``.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import inf, log, sqrt
 from statistics import median
 
@@ -108,13 +110,9 @@ def leave_one_out(x: Sequence[float], y: Sequence[float]) -> list[float]:
 
 def flat_until(x: Sequence[float], y: Sequence[float], tolerance: float) -> float | None:
     """Find the largest x up to which every y is within ``tolerance`` of the first y; ``None`` if only the first is."""
-    points = sorted(zip(x, y, strict=True))
-    flat = None
-    for position, value in points[1:]:
-        if abs(value - points[0][1]) > tolerance:
-            break
-        flat = position
-    return flat
+    first, *others = sorted(zip(x, y, strict=True))
+    flat = list(takewhile(lambda point: abs(point[1] - first[1]) <= tolerance, others))
+    return flat[-1][0] if flat else None
 
 
 def _least_squares(x: np.ndarray, y: np.ndarray, hinge: float | None, interval=None) -> tuple[Line, float]:
@@ -264,11 +262,8 @@ def longest(fit: Fit, memory_gib: float, margin: float = MARGIN) -> Capacity:
 
     if not fits(1):
         return Capacity(None, "memory", False)
-    low, high = 1, 1 << 40
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+    most = bisect_left(range(1, 1 << 40), True, key=lambda tokens: not fits(tokens))
     limit = "memory"
-    if fit.oom_tokens is not None and low >= fit.oom_tokens:
-        low, limit = max(fit.tokens), "oom"
-    return Capacity(low, limit, low > max(fit.tokens))
+    if fit.oom_tokens is not None and most >= fit.oom_tokens:
+        most, limit = max(fit.tokens), "oom"
+    return Capacity(most, limit, most > max(fit.tokens))

@@ -2,9 +2,10 @@
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -205,7 +206,7 @@ def with_repeats(
     for repeat in range(first, first + config.measure.repeats):
         one = replace(config, measure=replace(config.measure, repeat=repeat))
         where = folder if repeat == first else RunFolder(f"{folder}-r{repeat}")
-        jobs.append(Job(make_plan(one, choices), where, _saver(where, composed, hydra_config, repeat)))
+        jobs.append(Job(make_plan(one, choices), where, partial(_save, where, composed, hydra_config, repeat)))
     return jobs
 
 
@@ -270,21 +271,17 @@ def _sweep_exit_code(sweeps: Sequence[MeasuredSweep], results: Sequence[JobResul
     return 0 if is_complete(results) else INCOMPLETE
 
 
-def _saver(folder: RunFolder, composed: DictConfig, hydra_config: DictConfig, repeat: int) -> Callable[[], None]:
-    """Return a function that writes Hydra's files into the job's folder, for the job to call when it runs."""
-
-    def save() -> None:
-        task = OmegaConf.create({key: node for key, node in composed.items_ex(resolve=False) if key != "hydra"})
-        task.measure.repeat = repeat
-        own = deepcopy(hydra_config)  # all repeats of a job share one, and may be saved at the same time
-        with read_write(own), open_dict(own):
-            own.runtime.output_dir = str(folder)
-        folder.save_hydra(
-            {
-                "config": OmegaConf.to_yaml(task),
-                "hydra": OmegaConf.to_yaml({"hydra": own}),
-                "overrides": OmegaConf.to_yaml(own.overrides.task),
-            }
-        )
-
-    return save
+def _save(folder: RunFolder, composed: DictConfig, hydra_config: DictConfig, repeat: int) -> None:
+    """Write Hydra's files into the folder of a job, when the job runs."""
+    task = OmegaConf.create({key: node for key, node in composed.items_ex(resolve=False) if key != "hydra"})
+    task.measure.repeat = repeat
+    own = deepcopy(hydra_config)  # all repeats of a job share one, and may be saved at the same time
+    with read_write(own), open_dict(own):
+        own.runtime.output_dir = str(folder)
+    folder.save_hydra(
+        {
+            "config": OmegaConf.to_yaml(task),
+            "hydra": OmegaConf.to_yaml({"hydra": own}),
+            "overrides": OmegaConf.to_yaml(own.overrides.task),
+        }
+    )

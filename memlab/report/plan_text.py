@@ -116,16 +116,16 @@ def show_rows(rows: Sequence[Row], out: Console) -> None:
 
 def show_measure(measure: Sequence[Row], shown: int, out: Console) -> None:
     """Print the configurations that are worth measuring."""
-    if measure:
-        why = "fastest first" if _have_rates(measure) else WHY_WORTH_MEASURING
-        say(f"Measure next ({why}):", out)
+    if not measure:
+        return
+    why = "fastest first" if _have_rates(measure) else WHY_WORTH_MEASURING
+    say(f"Measure next ({why}):", out)
     for row in measure[:shown]:
         say(_line(row), out, indent=2)
     if len(measure) > shown:
         out.print(f"  and {len(measure) - shown} more")
-    if measure:
-        first = measure[0]
-        show_launch([*first.candidate.words, f"batch.micro={first.batch}"], "The first", out)
+    first = measure[0]
+    show_launch([*first.candidate.words, f"batch.micro={first.batch}"], "The first", out)
 
 
 def show_launch(words: Sequence[str], what: str, out: Console) -> None:

@@ -22,6 +22,7 @@ from memlab.report.verdict_text import (
     on_cpu,
     ranges,
     sharing,
+    why_unknown,
     workspaces_of,
 )
 
@@ -181,7 +182,7 @@ def _convolves(model: Mapping[str, Any]) -> bool:
 
 
 def _gpu(record: Record) -> Iterator[str]:
-    if why := next((why for rank in record.ranks if (why := (rank.get("unknown") or {}).get(GPU_MODEL))), None):
+    if why := why_unknown(record, GPU_MODEL):
         yield f"The GPU's model is not known, so that of an H100 was assumed ({why})."
 
 

@@ -10,6 +10,7 @@ from memlab.core.config import Hardware
 from memlab.core.record import PREDICTED, WORK, Record
 from memlab.files.conf_files import list_price
 from memlab.report import units
+from memlab.report.verdict_text import why_unknown
 
 
 def speed(record: Record) -> str:
@@ -17,7 +18,8 @@ def speed(record: Record) -> str:
     if record.status != "ok" or not record.ranks:
         return ""
     if not record.summary.get("step_seconds"):
-        return f"The step time is not known{_why_unknown(record)}."
+        reason = why_unknown(record, WORK)
+        return f"The step time is not known{f' ({reason})' if reason else ''}."
     basis = record.basis
     step = units.known(f"{units.seconds(record.summary['step_seconds'])} a step", basis)
     if basis.is_bound and basis.reason:
@@ -62,11 +64,6 @@ def _hourly(record: Record) -> str:
     if record.source != MEASURED:
         return hourly(hardware) if whole_machine(hardware) or not record.basis.is_bound else ""
     return "" if hardware.total_usd_per_hour is None else f"{units.usd(hardware.total_usd_per_hour)} an hour"
-
-
-def _why_unknown(record: Record) -> str:
-    reason = next((why for rank in record.ranks if (why := (rank.get("unknown") or {}).get(WORK))), None)
-    return f" ({reason})" if reason else ""
 
 
 def paid_hardware(record: Record) -> Hardware:

@@ -42,6 +42,10 @@ def write_table(
         WRITERS[form](frame, temporary)
 
 
+IN_MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\\": "\\\\", "|": "\\|", "`": "\\`"})
+"""Letter that Markdown or HTML would read -> how it is written in a cell."""
+
+
 def markdown_table(frame: Any) -> str:
     """Write all rows and columns; sizes in bytes, times in seconds, unknown values as empty cells."""
     lines = ["| " + " | ".join(map(_cell, frame.columns)) + " |", "|" + " --- |" * len(frame.columns)]
@@ -52,7 +56,4 @@ def markdown_table(frame: Any) -> str:
 def _cell(value: Any) -> str:
     if value is None or value != value:  # NaN
         return ""
-    text = safe(value)
-    for letter, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`")):
-        text = text.replace(letter, written)
-    return text
+    return safe(value).translate(IN_MARKDOWN)

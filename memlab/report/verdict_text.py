@@ -151,6 +151,11 @@ def is_of_a_library(where: str, rank: Mapping[str, Any]) -> bool:
     return bool(packages & set(path.parts[:-1])) and not (folder.name and path.is_relative_to(folder))
 
 
+def why_unknown(record: Record, what: str) -> str | None:
+    """Return why a value is not known, as the first rank with a reason says it. ``what``: key of ``unknown``."""
+    return next((why for rank in record.ranks if (why := (rank.get("unknown") or {}).get(what))), None)
+
+
 def peak_of(rank: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return step, phase and line of a rank's peak; of memlab's own training the phase alone. Empty if unknown."""
     found = (rank.get("attached") or {}).get("peak")

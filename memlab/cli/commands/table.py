@@ -31,8 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
     problems: list[str] = []
     if arguments.form is None:
         frame = table.points_table(runs)
+    elif arguments.form == "explain":
+        from memlab.analyse.explain.table import explained_table
+
+        frame, problems = explained_table(runs)
     else:
-        frame, problems = _long_form(arguments.form)(runs)
+        makers = {"ranks": table.ranks_table, "phases": table.phases_table, "steps": table.steps_table}
+        frame, problems = makers[arguments.form](runs)
     for problem in problems:
         console().print(safe(problem), soft_wrap=True)
     if not write_files(frame, arguments):
@@ -42,14 +47,3 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             show_frame(frame, console())
     return 0
-
-
-def _long_form(name: str):
-    """Return the function that makes a table of this form."""
-    if name == "explain":
-        from memlab.analyse.explain.table import explained_table
-
-        return explained_table
-    from memlab.analyse import table
-
-    return {"ranks": table.ranks_table, "phases": table.phases_table, "steps": table.steps_table}[name]

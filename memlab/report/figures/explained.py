@@ -226,16 +226,21 @@ def overlaid(first: DrawnRun, second: DrawnRun) -> Figure:
         raise NothingToDraw(f"the phases of the two steps differ: {', '.join(names[0])}; and {', '.join(names[1])}")
     figure, panels = canvas.new_figure(2, 1, 4.6, sharex=True)
     edges = [part.begin - steps[0][0].begin for part in steps[0]] + [steps[0][-1].end - steps[0][0].begin]
-    for run, parts, color, dash in zip((first, second), steps, COLORS, ("solid", "dashed"), strict=True):
-        _draw_lines(panels, run, parts, edges, color, dash, _run_name(run, first, second))
+    runs = (first, second)
+    titles = [run.view.source if first.view.source != second.view.source else run.view.run_id for run in runs]
+    for run, parts, color, dash, title in zip(runs, steps, COLORS, ("solid", "dashed"), titles, strict=True):
+        _draw_lines(panels, run, parts, edges, color, dash, title)
     for axes, title in zip(panels.flat, ("allocated", "reserved"), strict=True):
         axes.set_xlim(0, edges[-1])
         axes.set_ylabel(f"{title}, GiB")
     mark_phases(panels[0][0], list(zip(edges[:-1], edges[1:], names[0], strict=True)))
     mark_phases(panels[1][0], [(begin, begin, "") for begin in edges[:-1]])
     canvas.from_zero(panels.flat)
-    canvas.counted(panels[-1][0], f"events of the step, as many as in the {_run_name(first, first, second)} run")
-    return canvas.finish(figure, first.sheet, "Memory over a step of two runs", [_peaks(first, second)])
+    canvas.counted(panels[-1][0], f"events of the step, as many as in the {titles[0]} run")
+    one, other = (run.timeline.allocated[run.timeline.peak] for run in runs)
+    peaks = ", ".join(f"{title} {units.about(size)} GiB" for title, size in zip(titles, (one, other), strict=True))
+    note = f"peaks of allocated memory: {peaks} ({units.signed_percent(other / one - 1)})"
+    return canvas.finish(figure, first.sheet, "Memory over a step of two runs", [note])
 
 
 def _phases_of_step(run: DrawnRun) -> list[Part]:
@@ -262,18 +267,6 @@ def _place(event: int, parts: list[Part], edges: list[int]) -> float:
     number = bisect_right([part.begin for part in parts], event) - 1
     part = parts[number]
     return edges[number] + (event - part.begin) / (part.end - part.begin) * (edges[number + 1] - edges[number])
-
-
-def _run_name(run: DrawnRun, first: DrawnRun, second: DrawnRun) -> str:
-    return run.view.source if first.view.source != second.view.source else run.view.run_id
-
-
-def _peaks(first: DrawnRun, second: DrawnRun) -> str:
-    one, other = (run.timeline.allocated[run.timeline.peak] for run in (first, second))
-    names = (_run_name(run, first, second) for run in (first, second))
-    sizes = (units.about(size) for size in (one, other))
-    told = ", ".join(f"{name} {size} GiB" for name, size in zip(names, sizes, strict=True))
-    return f"peaks of allocated memory: {told} ({units.signed_percent(other / one - 1)})"
 
 
 # --- by phase ---------------------------------------------------------------------------------------------------------
