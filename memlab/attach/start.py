@@ -28,14 +28,13 @@ def start(folder: str) -> None:
     begin(Options.read(folder))
 
 
-def begin(options: Options, memory: Memory | None = None) -> RankFile:
-    """Measure from now on. Libraries are listened to from the first time on. ``memory``: what is read, if not that of
-    this process and its GPU."""
+def begin(options: Options) -> RankFile:
+    """Measure from now on. Libraries are listened to from the first time on."""
     global _file
     if _file is not None:
         _file.session.begin_anew(options)
         return _file
-    session = Session(options, memory or Memory())
+    session = Session(options, Memory())
     _file = RankFile(session)
     session.memory.install()
     session.callbacks.first_step = lambda: gather(session)

@@ -8,7 +8,6 @@ import os
 from collections import deque
 from typing import Any
 
-from memlab.attach.memory import Memory, Reading
 from memlab.attach.ownership import Ownership
 from memlab.attach.phases import AFTER_STEPS
 from memlab.attach.phases import Piece as Cut
@@ -28,19 +27,6 @@ ENOUGH_STEPS = 2
 
 STEPS_TIMED = 16
 """Most steps whose work a trace keeps, the last ones: a step of a large model has 30,000 items."""
-
-
-class OfTheHost(Memory):
-    """Readings without a GPU: the memory of a simulated one comes from the replay of the trace, after the script."""
-
-    def install(self) -> None:
-        self.host.install()
-
-    def turn(self) -> Reading:
-        return Reading(*self.host.turn())
-
-    def others(self) -> list[dict[str, Any]]:
-        return []
 
 
 class ScriptSteps:
