@@ -93,8 +93,8 @@ class Session:
     def begin_in_child(self) -> None:
         """Begin anew in a forked process, which may become a rank. A child of a rank stays unmeasured.
 
-        Marks of the parent would end the child, where an event of CUDA cannot be destroyed. So there are none before
-        the first step.
+        The child forgets the marks of its parent, and CUDA ends a process that destroys an event of another one. So
+        nothing is marked before the first step.
         """
         if self.pid is not None and not self.is_rank:
             self.begin_anew(self.options)

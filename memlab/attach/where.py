@@ -42,7 +42,7 @@ def raised_at(error: BaseException) -> str | None:
 def user_file(file: str) -> str | None:
     """Return the path of a file of the user, relative to the folder of the start if it is below; else ``None``.
 
-    A file keeps the answer that it got first: the question is asked at every boundary of phases.
+    The first answer for a file is kept, because every boundary of phases asks for it.
     """
     if file.startswith("<") or {"site-packages", "dist-packages"} & set(file.split(os.sep)):
         return None

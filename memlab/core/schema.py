@@ -84,7 +84,7 @@ Inside = Callable[[Any], None]
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
     """Check of a type. ``kinds``: the Python types that a value may have; ``name``: their name in error messages;
-    ``bounds``: least and greatest value of a number that may have no other limits."""
+    ``bounds``: least and greatest value of a whole number, where these are its only limits."""
 
     kinds: frozenset[type]
     name: str
@@ -185,11 +185,17 @@ def _union(checks: list[Check]) -> Check:
 
 
 def _of_items(item: Check) -> Inside:
+    def are_allowed(values: list[Any]) -> bool:
+        """Look at all values together: most lists hold many plain numbers. False: each value has to be looked at."""
+        if not item.kinds.issuperset(map(type, values)):
+            return False
+        if item.bounds and values:
+            return item.bounds[0] <= min(values) and max(values) <= item.bounds[1]
+        return item.inside is None
+
     def inside(values: list[Any]) -> None:
-        is_plain = (item.inside is None or item.bounds) and item.kinds.issuperset(map(type, values))
-        low, high = item.bounds or (None, None)
-        if not is_plain or (values and item.bounds and not low <= min(values) <= max(values) <= high):
-            _look_at_each(repeat(item), values)  # otherwise a fast path: most lists hold many plain numbers
+        if not are_allowed(values):
+            _look_at_each(repeat(item), values)
 
     return inside
 
@@ -273,7 +279,8 @@ def _both(first: Inside | None, second: Inside) -> Inside:
 
 
 def _bounds(limits: Limits) -> tuple[float, float] | None:
-    """Return the least and the greatest number within limits; ``None``: one is excluded, or there are other limits."""
+    """Return the least and the greatest number that limits allow; ``None`` if the range is open at an end, or if there
+    are limits beside the range."""
     allowed = limits.range or Range()
     is_closed = not (allowed.above or allowed.below) and isfinite(allowed.minimum) and isfinite(allowed.maximum)
     return (allowed.minimum, allowed.maximum) if is_closed and limits == Limits(range=limits.range) else None

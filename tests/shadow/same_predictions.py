@@ -2,8 +2,8 @@
 
 BEFORE holds predicted records of the measured runs in RESULTS, made with the code before the change:
 ``python -m tools.accuracy RESULTS --records BEFORE``. All points and commands are predicted again with the code of
-today and with an empty cache. Every figure must be equal, bit for bit; only the times of tracing and replay may differ,
-and of a command what its run says of the place where it ran.
+today and with an empty cache. Every figure must be equal, bit for bit; only the times of tracing and replay may differ.
+Of a command's ranks, facts about the machine and the run folder are left out, such as paths and process numbers.
 
 With ``--points`` it is a sample, without commands. A record depends on the other points that share its traces, because
 the traces of some points are interpolated from the others. So the sample consists of whole groups of points that share
@@ -36,7 +36,7 @@ TIMES = ("trace_s", "total_s", "trace_cpu_s")
 COMPARED = ("status", "reason", "isolation", "before_in_launch", "summary", "ranks", "steps", "timing")
 
 OF_A_COMMAND = ("phases", "peak", "growth", "steps", "ended", "failed_in", "where")
-"""Keys of what a command's rank found out that are compared."""
+"""Keys in ``attached`` of a command's ranks that are compared."""
 
 IN_NO_ORDER = ("curve",)
 """Keys of a command's ranks that differ from run to run: Python frees some tensors in no fixed order."""
@@ -136,7 +136,7 @@ def figures(record: Record) -> Any:
     for rank in found["ranks"] if record.command else ():
         rank["attached"] = {key: rank["attached"].get(key) for key in OF_A_COMMAND}
         for key in IN_NO_ORDER:
-            del rank[key]
+            rank.pop(key, None)
     return found
 
 

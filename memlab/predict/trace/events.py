@@ -135,13 +135,13 @@ _list, _typed_dict = cast(Any, list), cast(Any, TypedDict)  # mypy wants types t
 
 _FIELDS = {
     kind.__name__: _typed_dict(
-        kind.__name__, {name: _list[hint] for name, hint in get_type_hints(kind, None, None, True).items()}
+        kind.__name__, {name: _list[hint] for name, hint in get_type_hints(kind, include_extras=True).items()}
     )
     for kind in KINDS
 }
 Columns = _typed_dict("Columns", {"kinds": list[Index], **_FIELDS})
-"""Events on disk: of each event the index of its kind, and the fields of each kind as columns, in the order of its
-events. A column of defaults alone is empty."""
+"""Form of events on disk. ``kinds`` has the index in ``KINDS`` of each event. Each kind has a list for each of its
+fields, with the values of the events of this kind in their order. The list is empty if every value is the default."""
 
 
 def to_columns(events: Sequence[Event]) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def to_columns(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def from_columns(columns: Mapping[str, Any]) -> list[Event]:
-    """Return the events of their plain form. Raises ``ValueError`` if columns are of other lengths."""
+    """Return the events of this plain form. Raises ``ValueError`` if a list of values is too long or too short."""
     counts = Counter(columns["kinds"])
     kinds: tuple[Any, ...] = KINDS
     made: list[Iterator[Event]] = []
@@ -169,7 +169,7 @@ def from_columns(columns: Mapping[str, Any]) -> list[Event]:
         for name, default in kind._field_defaults.items():
             fields[name] = fields[name] or [default] * counts[number]
         if any(len(values) != counts[number] for values in fields.values()):
-            raise ValueError(f"the columns of {kind.__name__} have other lengths than its {counts[number]} events")
+            raise ValueError(f"a field of {kind.__name__} has more or fewer values than the {counts[number]} events")
         if kind is Alloc:
             fields["reduction"] = [numbers and scratch_of(numbers) for numbers in fields["reduction"]]
         made.append(map(kind, *fields.values()) if fields else repeat(kind()))

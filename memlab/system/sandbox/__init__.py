@@ -361,7 +361,7 @@ class Sandbox:
             return
         try:
             names = (self._scratch / namespaces.LAYERS).read_bytes().split(b"\0")
-        except FileNotFoundError:  # the program was ended before it began
+        except FileNotFoundError:  # memlab ended the program before it began
             return
         for number, name in enumerate(names):
             yield Layer(Path(os.fsdecode(name)), upper / str(number), False, self._began)
