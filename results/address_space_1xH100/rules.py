@@ -7,10 +7,10 @@ regions, which stay. With these rules every one of the 2,305 allocations of the 
 others as on the H100.
 
 memlab/predict/allocator/address_space.py knows less: it uses no gap, takes the lowest room, and has one first region.
-In six trainings (trainings.csv) that matters little: 91 % of all pairs lie in the measured order by these rules, 90 % by
-memlab's. CUDA takes memory of its own, up to 560 MiB at once, which neither knows. Replays of results/ spoke for a third
-rule, that a region with room stays (of 47 points whose reserved memory depends on the places, 24 in place of 22 were
-exact). The trainings show that it is wrong: 69 %. So memlab keeps what it has.
+In six trainings (trainings.csv) that matters little: 91 % of all pairs lie in the measured order by these rules, 90 %
+by memlab's. CUDA takes memory of its own, up to 560 MiB at once, which neither knows. Replays of results/ spoke for a
+third rule, that a region with room stays (of 47 points whose reserved memory depends on the places, 24 in place of 22
+were exact). The trainings show that it is wrong: 69 %. So memlab keeps what it has.
 """
 
 import csv
