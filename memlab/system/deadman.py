@@ -34,6 +34,9 @@ from typing import Any
 TOKEN_VARIABLE = "MEMLAB_LAUNCH"
 """The environment variable that marks every process of a launch, whatever group or session it moves to."""
 
+OUTER_VARIABLE = "MEMLAB_OUTER_LAUNCH"
+"""Holds the token of the launch in which a launch began: who ends the outer one ends both."""
+
 DEADMAN_VARIABLE = "MEMLAB_DEADMAN"
 """Holds the token in a deadman, which must not carry the mark of the processes that it ends."""
 
@@ -56,8 +59,8 @@ NOT_A_PROGRAM = 0x00200000 | 0x00000004
 
 
 def marked(token: str) -> Iterator[int]:
-    """Yield the ids of the living processes of a launch."""
-    return marked_by(TOKEN_VARIABLE, token)
+    """Yield the ids of the living processes of a launch and of the launches in it."""
+    return itertools.chain(marked_by(TOKEN_VARIABLE, token), marked_by(OUTER_VARIABLE, token))
 
 
 def marked_by(variable: str, value: str) -> Iterator[int]:
@@ -248,14 +251,15 @@ class Watched:
 def guarded(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Yield the variables with the token of a new launch, whose processes end with the block, however it ends.
 
-    They end when an exception leaves the block, and when this process is killed.
+    They end when an exception leaves the block, when this process is killed, and with the launch of ``environ``.
     """
     token = uuid.uuid4().hex
+    outer = {OUTER_VARIABLE: environ[TOKEN_VARIABLE]} if TOKEN_VARIABLE in environ else {}
     deadman, memlab = _start_deadman(token, 0.0, True)
     with deadman, memlab:
         memlab.sendall(b"null\n")
         try:
-            yield {**environ, TOKEN_VARIABLE: token}
+            yield {**environ, **outer, TOKEN_VARIABLE: token}
         finally:
             kill_marked(token)
             with contextlib.suppress(OSError):
@@ -268,7 +272,8 @@ def _start_deadman(
     ours, theirs = socket.socketpair()
     with theirs:
         words = [sys.executable, "-I", "-S", __file__, token, str(grace_s), str(theirs.fileno())]
-        variables = {key: value for key, value in os.environ.items() if key != TOKEN_VARIABLE}  # of a launch around it
+        around = (TOKEN_VARIABLE, OUTER_VARIABLE)  # of a launch around it
+        variables = {key: value for key, value in os.environ.items() if key not in around}
         options: dict[str, Any] = {"pass_fds": [theirs.fileno()], "start_new_session": own_session}
         options["env"] = {**variables, DEADMAN_VARIABLE: token}
         return subprocess.Popen(words, **options, **streams), ours
