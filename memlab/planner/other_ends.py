@@ -1,6 +1,7 @@
 """Runs of a command with a choice of memlab's made the other way round (trace/shadow/choices.py).
 
-Each begins as soon as the command has made the choice, beside it, and the command goes first where cores are few.
+Each begins as soon as the command has made the choice, beside it, if the machine has room for both. The command goes
+first where cores are few.
 """
 
 import os
@@ -16,6 +17,7 @@ from memlab.predict.trace.run_command import choices_so_far
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.runs.folder import RunFolder
 from memlab.system.deadman import kill_marked
+from memlab.system.sandbox.limits import ROOM_BESIDE, free_host_memory
 
 RANGED = ("peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
 
@@ -51,7 +53,8 @@ class OtherEnds:
 
         def watch() -> None:
             while not is_over.wait(POLL_S):
-                self._begin(choices_so_far(self._folder.path))
+                if free_host_memory() > ROOM_BESIDE:
+                    self._begin(choices_so_far(self._folder.path))
 
         watcher = threading.Thread(target=watch)
         watcher.start()

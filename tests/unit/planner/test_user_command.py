@@ -116,6 +116,7 @@ def test_the_other_end_begins_when_the_command_has_made_the_choice(tmp_path, mon
     for module in (user_command, other_ends):
         monkeypatch.setattr(module, "record_of", lambda traced: (record(ranks=[RANK], command={"words": []}), {}))
     monkeypatch.setattr(user_command, "keep_what_was_found", lambda ranks, folder: None)
+    monkeypatch.setattr(other_ends, "ROOM_BESIDE", 0)
     monkeypatch.setattr(user_command, "_ranges", lambda traced, record: [])
     hardware, folder = Hardware(memory_gib=80.0), RunFolder(tmp_path / "run")
     found = user_command.predict_command([sys.executable], hardware, folder, None)
