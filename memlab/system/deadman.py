@@ -99,6 +99,17 @@ def _is_inside_exec(process: Path) -> bool:
     return state not in "ZX" and not flags & NOT_A_PROGRAM and env_end == 0
 
 
+def readable(files: Sequence[Any], timeout_s: float | None = None) -> set[int]:
+    """Wait until one of the files can be read, and return the descriptors of those that can.
+
+    poll(2) takes any descriptor, select(2) none above 1,023.
+    """
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
+
+
 def descendants(ancestor: int) -> set[int]:
     """Return the ids of all processes below a process, without zombies."""
     children: dict[int, list[int]] = {}
@@ -203,7 +214,7 @@ class Watched:
         self.deadman, self._socket = _start_deadman(token, grace_s, own_session, **streams)
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
-            self._answers = self._socket.makefile("rb", buffering=0)  # what a buffer holds, select(2) does not see
+            self._answers = self._socket.makefile("rb", buffering=0)  # what a buffer holds, poll(2) does not see
             self.pid = int(self._answers.readline() or 0)
         except BaseException:  # Ctrl-C: the command may be running already
             self._socket.shutdown(socket.SHUT_RDWR)  # close() does nothing as long as the answers are a file
@@ -215,12 +226,12 @@ class Watched:
             raise OSError(-self.pid, why, self.args[0])
 
     def poll(self) -> int | None:
-        if self.returncode is None and select.select([self._answers], [], [], 0)[0]:
+        if self.returncode is None and readable([self._answers], 0):
             self.returncode = int(self._answers.readline() or -signal.SIGKILL)  # no answer: the deadman was killed
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None and not select.select([self._answers], [], [], timeout)[0]:
+        if self.returncode is None and not readable([self._answers], timeout):
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return self.poll() or 0
 
@@ -290,7 +301,7 @@ def main() -> None:
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
     received = memlab.makefile("rb")
     command = _start(json.loads(received.readline() or b"null"), token, memlab)
-    while memlab not in select.select([memlab, woken], [], [])[0]:
+    while memlab.fileno() not in readable([memlab, woken]):
         woken.recv(4096)
         _reap(command, memlab)
     told = b""

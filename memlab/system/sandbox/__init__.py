@@ -133,8 +133,10 @@ def _allow_reading(folder: Path) -> None:
     """Let memlab read a folder of the program's, which may have forbidden it, or put a link in its place."""
     with contextlib.suppress(OSError):
         file = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
-        with contextlib.closing(os.fdopen(file)):
+        try:
             os.chmod(f"/proc/self/fd/{file}", 0o700 | stat.S_IMODE(os.fstat(file).st_mode))
+        finally:
+            os.close(file)
 
 
 def _add(found: dict[Path, list[int]], folder: Path, files: int, size: int) -> None:

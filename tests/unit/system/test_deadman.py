@@ -138,6 +138,23 @@ def watched(words: list[str]) -> deadman.Watched:
     return deadman.Watched(words, dict(os.environ), uuid.uuid4().hex, stdin=subprocess.DEVNULL)
 
 
+MANY_FILES = """
+import os, resource
+from memlab.system import deadman
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+command = deadman.Watched(["sh", "-c", "exit 7"], os.environ, "many-files")
+print(command.wait(60))
+command.dismiss()
+"""
+
+
+def test_a_command_of_a_process_with_many_open_files_has_its_exit_code():
+    done = subprocess.run([sys.executable, "-c", MANY_FILES], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "7\n", done.stderr
+
+
 def test_memlab_lets_a_deadman_go_that_the_command_has_stopped(monkeypatch):
     monkeypatch.setattr(deadman, "LAST_S", 0.5)
     command = watched([sys.executable, "-c", "import os; os.kill(os.getppid(), 19)"])

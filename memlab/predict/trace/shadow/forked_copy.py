@@ -4,12 +4,13 @@ import contextlib
 import fcntl
 import os
 import pickle
-import select
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from memlab.system.deadman import readable
 
 SLACK_S = 30.0
 """Seconds that a copy may take beyond the time that it was given: its last batch, and its answer."""
@@ -58,7 +59,7 @@ def _read(descriptor: int, seconds: float) -> bytes:
     """Read until the other end is closed."""
     parts: list[bytes] = []
     deadline = time.monotonic() + seconds
-    while select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))[0]:
+    while readable([descriptor], max(deadline - time.monotonic(), 0)):
         part = os.read(descriptor, 1 << 20)
         if not part:
             return b"".join(parts)

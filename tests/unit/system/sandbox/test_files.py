@@ -170,3 +170,13 @@ def test_a_machine_without_shared_memory_has_a_scratch_folder(tmp_path, variable
     monkeypatch.setattr("memlab.system.sandbox.SCRATCH_PLACES", places[1:])
     with pytest.raises(SandboxError, match="a sandbox needs a scratch folder"), Sandbox(tmp_path, variables):
         pass
+
+
+def test_what_a_script_forbids_to_read_can_be_read_and_no_file_stays_open(sandbox, project):
+    before = os.listdir("/proc/self/fd")
+    run_python(
+        sandbox, "import os\nos.mkdir('hidden')\nopen('hidden/file', 'w').close()\nos.chmod('hidden', 0)", project
+    )
+    written = {str(each["folder"]) for each in sandbox.effects()["written"]}
+    assert any(folder.endswith("hidden") for folder in written), written
+    assert os.listdir("/proc/self/fd") == before
