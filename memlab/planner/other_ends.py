@@ -6,6 +6,7 @@ first where cores are few.
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from memlab.system.sandbox.limits import ROOM_BESIDE, free_host_memory
 
 RANGED = ("peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
 
-POLL_S = 0.5
+POLL_S, KILL_AGAIN_S = 0.5, 0.05
 
 NICENESS = 10
 
@@ -43,8 +44,9 @@ class OtherEnds:
 
     def __exit__(self, failed: Any, *_: object) -> None:
         self._thread.shutdown(wait=not failed, cancel_futures=bool(failed))
-        if failed:
-            kill_marked(self._token)
+        while failed and not all(run.done() for run in self._runs.values()):
+            kill_marked(self._token)  # again, since a run may be about to start a process
+            time.sleep(KILL_AGAIN_S)
 
     @contextmanager
     def beside(self) -> Iterator[None]:
