@@ -3,7 +3,9 @@
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,7 +25,6 @@ from memlab.launch.user_command.outcome import NO_STEP, by_failure
 from memlab.launch.user_command.supervise import Finished
 from memlab.planner.command_changes import predicted_changes
 from memlab.planner.command_record import TracedCommand, record_of
-from memlab.planner.other_ends import RANGED, OtherEnds
 from memlab.predict.memory.rank_results import rank_results
 from memlab.predict.memory.shared_gpus import with_memory_of_others
 from memlab.predict.memory.whole_epoch import ORDER, other_orders, with_whole_epoch
@@ -39,7 +40,7 @@ from memlab.runs.folder import RunFolder
 from memlab.runs.gpus_of_process import on_each_gpu
 from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
-from memlab.system.deadman import TOKEN_VARIABLE, guarded
+from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
 from memlab.system.machine import Machine
 from memlab.system.sandbox import NAMESPACES, Sandbox, check_wall
 from memlab.system.sandbox.kept_data import KeptData
@@ -72,13 +73,21 @@ def offline_variables(sandbox: Sandbox, environ: Mapping[str, str]) -> dict[str,
     return {**({} if sandbox.network else HUB), **trackers}
 
 
-def _ranges(traced: TracedCommand, record: Record) -> list[dict[str, Any]]:
-    """Return the lowest and highest figures over the command's workspaces, and over several orders of its batches."""
-    if not record.ranks or record.status != "ok":
-        return []
-    need = {key: max(rank[key] for rank in record.ranks) for key in RANGED}
-    workspaces = with_workspaces(traced.config, traced.traces, need, resolve(traced.config).host)
-    return [*([{"choice": WORKSPACES, **workspaces}] if workspaces else []), *_range_of_orders(traced, need)]
+RANGED = ("peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
+
+
+def _range(choice: str, record: Record, trace: Callable[[], TracedCommand]) -> dict[str, Any]:
+    """Predict a command once more, with a choice that steered it made the other way round. ``trace`` runs it so.
+
+    Returns ``choice`` (of trace_format.py), and for each key of ``RANGED`` [lowest, highest] of both predictions, each
+    on its highest rank; ``failure`` where the other prediction failed.
+    """
+    try:
+        both = record, record_of(trace())[0]
+    except ShadowError as error:
+        return {"choice": choice, "failure": str(error)}
+    highest = {key: [max(rank[key] or 0 for rank in each.ranks) for each in both] for key in RANGED}
+    return {"choice": choice, **{key: sorted(found) for key, found in highest.items()}}
 
 
 def _range_of_orders(traced: TracedCommand, need: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -163,22 +172,43 @@ def predicted_record(
     began = time.time()
     trace = partial(traced_command, hardware=hardware, steps=steps, environ=environ, timeout_s=timeout_s)
     try:
-        with OtherEnds(partial(trace, words), folder, environ[TOKEN_VARIABLE]) as other_ends:
-            with other_ends.beside():
-                traced = trace(words, folder)
-            ranges_of = other_ends.of(traced)
-            record, rows = record_of(traced)
-            keep_what_was_found(record.ranks, folder)
-            folder.write_step_rows(rows)
-            ranges = _ranges(traced, record)
-            ranges = [*ranges_of(record), *ranges]
+        traced = trace(words, folder)
     except CommandFailed as error:
         record = _ended(error.status, str(error), words, steps, time.time() - began)
         return record.with_command(effects=error.effects)
+    with _thread_beside(environ) as beside:
+        others = {}  # they run while this thread replays
+        for choice in sorted({choice for each in traced.traces.values() for choice in each.choices}):
+            place = RunFolder(folder.own_folder(f"other_end_{choice}"))
+            others[choice] = beside.submit(trace, words, place, other_end=choice).result
+        record, rows = record_of(traced)
+        keep_what_was_found(record.ranks, folder)
+        folder.write_step_rows(rows)
+        ranges = []
+        if record.ranks and record.status == "ok":
+            need = {key: max(rank[key] for rank in record.ranks) for key in RANGED}
+            config = traced.config
+            workspaces = with_workspaces(config, traced.traces, need, resolve(config).host)
+            ranges += [{"choice": WORKSPACES, **workspaces}] if workspaces else []
+            ranges += _range_of_orders(traced, need)
+        ranges = [*(_range(choice, record, other) for choice, other in others.items()), *ranges]
     record = record.with_command(ranges=ranges)
     if not wants_changes(record):
         return record
     return record.with_command(changes=predicted_changes(traced, record, trace, on_change))
+
+
+@contextmanager
+def _thread_beside(environ: Mapping[str, str]) -> Iterator[ThreadPoolExecutor]:
+    """Yield a thread that runs scripts one after another. An exception that leaves the block ends them. ``environ``:
+    their variables, with the token of a launch."""
+    with ThreadPoolExecutor(1) as beside:
+        try:
+            yield beside
+        except BaseException:
+            beside.shutdown(wait=False, cancel_futures=True)
+            kill_marked(environ[TOKEN_VARIABLE])
+            raise
 
 
 def traced_command(
@@ -202,12 +232,8 @@ def traced_command(
     node = Node(hardware.gpu, hardware.gpus, int(hardware.memory_gib * GIB))
     handed_over = folder.own_folder(install.FOLDER)
     data = KeptData(words, environ)
-    with (
-        guarded(environ) as own,
-        data.layers() as layers,
-        Sandbox(handed_over, own, below=(data.folder, layers)) as sandbox,
-    ):
-        variables = {**own, **offline_variables(sandbox, environ)}
+    with data.layers() as layers, Sandbox(handed_over, environ, below=(data.folder, layers)) as sandbox:
+        variables = {**environ, **offline_variables(sandbox, environ)}
         try:
             simulated = simulate(words, node, folder.path, steps, variables, other_end, timeout_s, sandbox.run)
         except LimitError as error:

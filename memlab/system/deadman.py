@@ -34,9 +34,6 @@ from typing import Any
 TOKEN_VARIABLE = "MEMLAB_LAUNCH"
 """The environment variable that marks every process of a launch, whatever group or session it moves to."""
 
-OUTER_VARIABLE = "MEMLAB_OUTER_LAUNCH"
-"""Holds the token of the launch in which a launch began: who ends the outer one ends both."""
-
 DEADMAN_VARIABLE = "MEMLAB_DEADMAN"
 """Holds the token in a deadman, which must not carry the mark of the processes that it ends."""
 
@@ -59,8 +56,8 @@ NOT_A_PROGRAM = 0x00200000 | 0x00000004
 
 
 def marked(token: str) -> Iterator[int]:
-    """Yield the ids of the living processes of a launch and of the launches in it."""
-    return itertools.chain(marked_by(TOKEN_VARIABLE, token), marked_by(OUTER_VARIABLE, token))
+    """Yield the ids of the living processes of a launch."""
+    return marked_by(TOKEN_VARIABLE, token)
 
 
 def marked_by(variable: str, value: str) -> Iterator[int]:
@@ -107,7 +104,7 @@ def readable(files: Sequence[Any], timeout_s: float | None = None) -> set[int]:
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
-    return {descriptor for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
+    return {descriptor for descriptor, _ in poll.poll(None if timeout_s is None else max(timeout_s, 0) * 1000)}
 
 
 def descendants(ancestor: int) -> set[int]:
@@ -262,15 +259,14 @@ class Watched:
 def guarded(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Yield the variables with the token of a new launch, whose processes end with the block, however it ends.
 
-    They end when an exception leaves the block, when this process is killed, and with the launch of ``environ``.
+    They end when an exception leaves the block, and when this process is killed.
     """
     token = uuid.uuid4().hex
-    outer = {OUTER_VARIABLE: environ[TOKEN_VARIABLE]} if TOKEN_VARIABLE in environ else {}
     deadman, memlab = _start_deadman(token, 0.0, True)
     with deadman, memlab:
         memlab.sendall(b"null\n")
         try:
-            yield {**environ, **outer, TOKEN_VARIABLE: token}
+            yield {**environ, TOKEN_VARIABLE: token}
         finally:
             kill_marked(token)
             with contextlib.suppress(OSError):
@@ -283,8 +279,7 @@ def _start_deadman(
     ours, theirs = socket.socketpair()
     with theirs:
         words = [sys.executable, "-I", "-S", __file__, token, str(grace_s), str(theirs.fileno())]
-        around = (TOKEN_VARIABLE, OUTER_VARIABLE)  # of a launch around it
-        variables = {key: value for key, value in os.environ.items() if key not in around}
+        variables = {key: value for key, value in os.environ.items() if key != TOKEN_VARIABLE}  # of a launch around it
         options: dict[str, Any] = {"pass_fds": [theirs.fileno()], "start_new_session": own_session}
         options["env"] = {**variables, DEADMAN_VARIABLE: token}
         return subprocess.Popen(words, **options, **streams), ours

@@ -1,5 +1,6 @@
 # Where the driver places segments in trainings: sh trainings.sh OUT, from the repository's root, on one H100
-# OUT/NAME.json: the actions of torch's memory history that take or give back a segment. trainings.csv has all of them.
+# OUT/NAME.json: the actions of torch's memory history that take or give back a segment, of the sweep's last launch.
+# trainings.csv has all of them: segment_alloc as allocate, segment_free as free, and the sizes in MiB.
 set -u
 out=$(realpath -m "$1"); mkdir -p "$out/hook"
 cat > "$out/hook/sitecustomize.py" <<'P'

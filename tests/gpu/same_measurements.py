@@ -88,6 +88,9 @@ def differences(before: Record, now: Record) -> Iterator[str]:
     if before.status != now.status:
         yield f"status was {before.status}, is {now.status} ({now.reason})"
         return
+    if len(before.ranks) != len(now.ranks):
+        yield f"{len(before.ranks)} ranks, now {len(now.ranks)}"
+        return
     for old, new in zip(before.ranks, now.ranks, strict=True):
         if old["phases"].keys() != new["phases"].keys():
             yield f"phases were {[*old['phases']]}, are {[*new['phases']]}"
@@ -127,7 +130,9 @@ def main() -> int:
                 old, new = map(statistics.median, seconds.values())
                 told = [] if found[0] and len({*map(frozenset, found)}) == 1 else ["not the same points"]
                 for name in found[0] if not told else ():
-                    told += [f"{name}: {each}" for now in found[1:] for each in differences(found[0][name], now[name])]
+                    first, *again = (each[name] for each in found[::2])
+                    told += [f"{name}: {each}" for one in found[1::2] for each in differences(first, one[name])]
+                    told += [f"{name}, before, twice: {each}" for one in again for each in differences(first, one)]
                 told += [f"slower by {new / old - 1:.0%}"] if new > old * (1 + SLOWER) else []
                 bad += bool(told)
                 row = [part, case, len(found[0]), f"{old:.2f}", f"{new:.2f}", f"{new / old:.3f}", "; ".join(told[:5])]

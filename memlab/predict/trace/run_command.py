@@ -32,7 +32,7 @@ from memlab.predict.trace.shadow import native
 from memlab.predict.trace.shadow.launchers import ALL_RANKS
 from memlab.predict.trace.shadow_process import last_exception
 from memlab.predict.trace.split_by_gpu import split_by_gpu
-from memlab.predict.trace.trace_format import CHOICES, Trace, trace_of_command
+from memlab.predict.trace.trace_format import Trace, trace_of_command
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import count_rows
 from memlab.system.deadman import remove_folder
@@ -44,7 +44,6 @@ SEED = 1
 """Seed of torch in a script that sets none itself, so that two predictions are equal."""
 
 _REQUEST, _REFUSAL, _STACK, _ALL_RANKS = "simulation.json", "refusal.txt", ".stack", "all_ranks"
-_CHOICE = ".choice"
 
 
 def own_folder() -> Path:
@@ -104,16 +103,6 @@ def ask_for_all_ranks() -> NoReturn:
     """Note that the ranks differ, and end this process: see :class:`RanksDiffer`."""
     (own_folder() / _ALL_RANKS).touch()
     os._exit(1)
-
-
-def note_choice(choice: str) -> None:
-    """Note that what this process does follows from a choice of memlab's."""
-    (own_folder() / f"{choice}{_CHOICE}").touch()
-
-
-def choices_so_far(folder: Path) -> set[str]:
-    """Return the choices behind what a command does that runs; ``folder``: its run folder."""
-    return {each for each in CHOICES if (folder / install.FOLDER / f"{each}{_CHOICE}").exists()}
 
 
 def refusal(own: Path) -> str | None:

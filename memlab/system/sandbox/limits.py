@@ -26,8 +26,6 @@ def _memory(name: str) -> int:
 
 MOST_PROCESSES = max(400, 8 * (os.cpu_count() or 1))
 MEMORY_LEFT = max(GIB, _memory("MemTotal") // 20)
-ROOM_BESIDE = _memory("MemTotal") // 2
-"""Bytes that are free where a second program begins beside one: else one of them could end for want of memory."""
 DISK_LEFT = GIB
 """Bytes that stay free on each file system."""
 

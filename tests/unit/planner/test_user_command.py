@@ -8,19 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from memlab.attach import install
 from memlab.core.config import Hardware
 from memlab.core.errors import FolderError, MemlabError
-from memlab.planner import other_ends, user_command
-from memlab.planner.other_ends import RANGED
+from memlab.planner import user_command
 from memlab.planner.user_command import HUB, TRACKERS
 from memlab.predict.trace.run_command import LOG, Simulated, SimulationError
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.runs.folder import RunFolder
-from memlab.system.deadman import TOKEN_VARIABLE, guarded
+from memlab.system.deadman import guarded
 from memlab.system.sandbox import limits
-
-RANK = dict.fromkeys(RANGED, 7)
 
 
 def test_an_interrupted_prediction_has_a_record(tmp_path, monkeypatch):
@@ -96,31 +92,9 @@ def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, mo
     folder.claim()
     (tmp_path / "precious").mkdir()
     (folder.path / "other_end_routing").symlink_to(tmp_path / "precious")
-    environ = {TOKEN_VARIABLE: "token"}
-    found = user_command.predicted_record(["train.py"], Hardware(memory_gib=80.0), folder, None, environ)
+    found = user_command.predicted_record(["train.py"], Hardware(memory_gib=80.0), folder, None, {})
     assert places == [folder.path, folder.path / "other_end_routing"]
     assert found.command["ranges"] == [{"choice": "routing", "failure": "seen"}]
-
-
-def test_the_other_end_begins_when_the_command_has_made_the_choice(tmp_path, monkeypatch, record):
-    began = threading.Event()
-
-    def traced(words, folder, other_end=None, **options):
-        if other_end is None:
-            (folder.own_folder(install.FOLDER) / "generation.choice").touch()
-            assert began.wait(60)
-        began.set()
-        return SimpleNamespace(traces={0: SimpleNamespace(choices=["generation"])})
-
-    monkeypatch.setattr(user_command, "traced_command", traced)
-    for module in (user_command, other_ends):
-        monkeypatch.setattr(module, "record_of", lambda traced: (record(ranks=[RANK], command={"words": []}), {}))
-    monkeypatch.setattr(user_command, "keep_what_was_found", lambda ranks, folder: None)
-    monkeypatch.setattr(other_ends, "ROOM_BESIDE", 0)
-    monkeypatch.setattr(user_command, "_ranges", lambda traced, record: [])
-    hardware, folder = Hardware(memory_gib=80.0), RunFolder(tmp_path / "run")
-    found = user_command.predict_command([sys.executable], hardware, folder, None)
-    assert found.command["ranges"] == [{"choice": "generation", **{key: [7, 7] for key in RANGED}}]
 
 
 def test_the_other_end_runs_beside_the_replays_and_ends_with_what_interrupts_them(tmp_path, monkeypatch):

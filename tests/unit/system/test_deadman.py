@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from memlab.system import deadman
-from memlab.system.deadman import TOKEN_VARIABLE, control_group, guarded, kill_marked, marked
+from memlab.system.deadman import control_group, guarded, marked
 from memlab.system.sandbox import PROTECTIONS, UNPROTECTED, Sandbox
 
 HOLDS = """
@@ -33,15 +33,6 @@ def test_an_exception_ends_the_processes():
         process = subprocess.Popen(["sleep", "60"], env=environ)
         raise KeyboardInterrupt
     assert process.wait(10) == -signal.SIGKILL
-
-
-def test_a_launch_ends_with_the_one_around_it_and_not_with_the_one_beside_it():
-    with guarded(os.environ) as around, guarded(around) as first, guarded(around) as second:
-        processes = [subprocess.Popen(["sleep", "60"], env=environ) for environ in (first, second)]
-        kill_marked(first[TOKEN_VARIABLE])
-        assert processes[0].wait(10) == -signal.SIGKILL and processes[1].poll() is None
-        kill_marked(around[TOKEN_VARIABLE])
-        assert processes[1].wait(10) == -signal.SIGKILL
 
 
 def test_the_death_of_memlab_ends_the_processes():

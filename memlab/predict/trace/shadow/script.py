@@ -89,7 +89,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from memlab.core.config import Config
     from memlab.core.config_experiment import Training
     from memlab.predict.trace import shadow_process
-    from memlab.predict.trace.run_command import SEED, note_choice, own_folder
+    from memlab.predict.trace.run_command import SEED, own_folder
     from memlab.predict.trace.shadow import beside_dispatcher, device, exits, mailbox, patches, stand_ins, unpredictable
     from memlab.predict.trace.shadow.recorder import Recorder
     from memlab.predict.trace.shadow.script_steps import ScriptSteps
@@ -109,7 +109,6 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     patches.install()
     recorder = Recorder(Trace(0, 1), FakeTensorMode(allow_non_fake_inputs=True))
     recorder.values.choices.other_end = simulation.other_end
-    recorder.reads.on_choice = note_choice
     device.install(recorder, gpus)
     beside_dispatcher.install_in_threads(recorder)
     config = Config(training=Training(loop="command"))

@@ -19,11 +19,10 @@ CHOSEN = {
 
 class ValueReads:
     """Answers the operators that read values. Each read of an unknown value is noted in ``assumptions``, and in
-    ``trace.choices`` the choice behind it, if the read decides a branch. ``on_choice`` gets it the first time."""
+    ``trace.choices`` the choice behind it, if the read decides a branch."""
 
     def __init__(self, values: Values, assumptions: Assumptions, choices: list[str]):
         self._values, self._assumptions, self._choices = values, assumptions, choices
-        self.on_choice: Callable[[str], None] = lambda choice: None
 
     def item(self, tensor: torch.Tensor) -> bool | int | float:
         """Return the result of ``tensor.item()``."""
@@ -58,7 +57,6 @@ class ValueReads:
         self._assumptions.note(CHOSEN[choice], may_be_a_size=True)
         if choice not in self._choices:
             self._choices.append(choice)
-            self.on_choice(choice)
 
     def _note_if_assumed(self, tensor: torch.Tensor, decides_sizes: bool) -> None:
         """Note a read of values that follow from a choice. ``decides_sizes``: what is read may become sizes."""
