@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from memlab.files.redact_file import Redactor
-from memlab.system.deadman import readable
 
 PIECE = 2**18
 """Bytes that are copied at a time."""
@@ -132,7 +131,7 @@ def _copy(tees: list[_Tee], log: _Log) -> None:
     left = {tee.ours: tee.target for tee in tees}
     with contextlib.closing(log):
         while left:
-            for ready in readable([*left]):
+            for ready in select.select(list(left), [], [])[0]:
                 data = _read(ready)
                 with contextlib.suppress(OSError):  # a full disk; the command goes on, as it would without memlab
                     log.write(ready, data)

@@ -19,7 +19,6 @@ import errno
 import itertools
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -28,6 +27,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import connection  # its wait() takes descriptors above 1,023, which select(2) does not
 from pathlib import Path
 from typing import Any
 
@@ -94,17 +94,6 @@ def _is_inside_exec(process: Path) -> bool:
     fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
     state, flags, env_end = fields[0], int(fields[6]), int(fields[48])
     return state not in "ZX" and not flags & NOT_A_PROGRAM and env_end == 0
-
-
-def readable(files: Sequence[Any], timeout_s: float | None = None) -> set[int]:
-    """Wait until one of the files can be read, and return the descriptors of those that can.
-
-    poll(2) takes any descriptor, select(2) none above 1,023.
-    """
-    poll = select.poll()
-    for file in files:
-        poll.register(file, select.POLLIN)
-    return {descriptor for descriptor, _ in poll.poll(None if timeout_s is None else max(timeout_s, 0) * 1000)}
 
 
 def descendants(ancestor: int) -> set[int]:
@@ -211,7 +200,7 @@ class Watched:
         self.deadman, self._socket = _start_deadman(token, grace_s, own_session, **streams)
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
-            self._answers = self._socket.makefile("rb", buffering=0)  # what a buffer holds, poll(2) does not see
+            self._answers = self._socket.makefile("rb", buffering=0)  # what a buffer holds, nothing can wait for
             self.pid = int(self._answers.readline() or 0)
         except BaseException:  # Ctrl-C: the command may be running already
             self._socket.shutdown(socket.SHUT_RDWR)  # close() does nothing as long as the answers are a file
@@ -223,12 +212,12 @@ class Watched:
             raise OSError(-self.pid, why, self.args[0])
 
     def poll(self) -> int | None:
-        if self.returncode is None and readable([self._answers], 0):
+        if self.returncode is None and connection.wait([self._socket], 0):
             self.returncode = int(self._answers.readline() or -signal.SIGKILL)  # no answer: the deadman was killed
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None and not readable([self._answers], timeout):
+        if self.returncode is None and not connection.wait([self._socket], timeout):
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return self.poll() or 0
 
@@ -296,7 +285,7 @@ def main() -> None:
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
     received = memlab.makefile("rb")
     command = _start(json.loads(received.readline() or b"null"), token, memlab)
-    while memlab.fileno() not in readable([memlab, woken]):
+    while memlab not in connection.wait([memlab, woken]):
         woken.recv(4096)
         _reap(command, memlab)
     told = b""

@@ -1,7 +1,7 @@
 """memlab's rules by which the driver places segments, against the measured places: ``python rules.py``.
 
-Of the 35 cases of the probe (placed.csv, frees.csv), all pairs of allocations lie in the measured order. Of six
-trainings (trainings.csv), 91 % do: CUDA takes memory of its own, up to 560 MiB at once, which the rules do not know.
+The rules put all pairs of allocations of the probe (35 cases; placed.csv, frees.csv) into the measured order. In six
+trainings (trainings.csv) they do so for 91 % of the pairs: CUDA also takes memory for itself, up to 560 MiB at once.
 
 Two other rules were tried. Without gaps, with the lowest room first and one first region, 90 % of the pairs of the
 trainings are in order. With regions that stay once they have room, which replays of results/ spoke for (of 47 points

@@ -1,9 +1,9 @@
 """``python tests/gpu/same_measurements.py BEFORE OUT [PART...]``: prove that a change moves no measurement, on a GPU.
 
-BEFORE is a checkout of the code before the change. Both codes measure the same points in turn, on one GPU: before, now,
-before, now, ... Of each point the status, the phases and their allocated peaks must be equal, to the byte; reserved
-peaks may differ by RESERVED_BYTES. The median of a case's seconds may be higher by SLOWER. Each part takes less than
-eight minutes: run them one after another where time on the GPU is short. OUT gets the run folders and cases.csv.
+BEFORE is a checkout of the code before the change. That code and today's measure each point in turn, on one GPU.
+Status, phases and allocated peaks of a point must be equal, to the byte. Reserved peaks may differ by RESERVED_BYTES.
+The median time of today's code may be longer by SLOWER. A part can be run alone: one pair of the part ``launch`` took
+four minutes on an H100. OUT receives the run folders and cases.csv.
 """
 
 import argparse
@@ -49,15 +49,7 @@ OWN = {
 COMMANDS = {
     "launch": {
         "plain": ["python3", str(NOW / "tests/scripts/plain.py"), *LOOP],
-        "deepspeed": [
-            "deepspeed",
-            "--num_gpus",
-            "1",
-            str(NOW / "tests/scripts/deepspeed_loop.py"),
-            "--stage",
-            "2",
-            *LOOP,
-        ],
+        "deepspeed": ["deepspeed", "--num_gpus=1", str(NOW / "tests/scripts/deepspeed_loop.py"), "--stage=2", *LOOP],
     }
 }
 
@@ -83,59 +75,61 @@ def measured(code: Path, part: str, case: str, folder: Path) -> tuple[dict[str, 
     return found, seconds / max(len(found), 1)
 
 
-def differences(before: Record, now: Record) -> Iterator[str]:
-    """Yield what a change has moved in a measured record."""
-    if before.status != now.status:
-        yield f"status was {before.status}, is {now.status} ({now.reason})"
+def differences(first: Record, other: Record) -> Iterator[str]:
+    """Yield what differs in two measured records of a point."""
+    if (first.status, len(first.ranks)) != (other.status, len(other.ranks)):
+        yield f"{first.status} on {len(first.ranks)} ranks, {other.status} on {len(other.ranks)} ({other.reason})"
         return
-    if len(before.ranks) != len(now.ranks):
-        yield f"{len(before.ranks)} ranks, now {len(now.ranks)}"
-        return
-    for old, new in zip(before.ranks, now.ranks, strict=True):
+    for old, new in zip(first.ranks, other.ranks, strict=True):
         if old["phases"].keys() != new["phases"].keys():
-            yield f"phases were {[*old['phases']]}, are {[*new['phases']]}"
+            yield f"phases {[*old['phases']]}, {[*new['phases']]}"
             continue
-        pairs = [
-            ("", old, new),
-            *((f" of {name}", phase, new["phases"][name]) for name, phase in old["phases"].items()),
-        ]
-        for (where, was, is_), key in product(pairs, ("peak_allocated_bytes", "peak_reserved_bytes")):
+        parts = {"": (old, new)} | {f" of {name}": (old["phases"][name], new["phases"][name]) for name in old["phases"]}
+        for (where, (was, is_)), key in product(parts.items(), ("peak_allocated_bytes", "peak_reserved_bytes")):
             most = RESERVED_BYTES if "reserved" in key else 0
             if abs((was[key] or 0) - (is_[key] or 0)) > most:
-                yield f"{key}{where} was {was[key]}, is {is_[key]}"
+                yield f"{key}{where} {was[key]}, {is_[key]}"
+
+
+def compared(before: Path, part: str, case: str, folder: Path, pairs: int) -> tuple[int, list[float], list[str]]:
+    """Measure a case in turn with both codes. Returns its points, the median seconds a point of both codes, and what
+    differs from the first measurement: another one of the code before differs by noise."""
+    found: dict[str, list[tuple[dict[str, Record], float]]] = {"before": [], "now": []}
+    for pair, (name, code) in product(range(pairs), {"before": before, "now": NOW}.items()):
+        found[name].append(measured(code, part, case, folder / f"{pair}{name}"))
+    first, seconds = found["before"][0][0], [statistics.median(each for _, each in some) for some in found.values()]
+    told = [] if first else ["no point was measured"]
+    for name, records in ((name, records) for name, some in found.items() for records, _ in some):
+        if records.keys() != first.keys():
+            told.append(f"{name}: other points")
+            continue
+        told += [f"{name}, {point}: {each}" for point in first for each in differences(first[point], records[point])]
+    if seconds[1] > seconds[0] * (1 + SLOWER):
+        told.append(f"slower by {seconds[1] / seconds[0] - 1:.0%}")
+    return len(first), seconds, told
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("before", type=Path, metavar="BEFORE", help="checkout of the code before the change")
     parser.add_argument("out", type=Path, metavar="OUT", help="a new folder")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(OWN))
-    parser.add_argument("--pairs", type=int, default=3, help="of measurements (default: %(default)s)")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(OWN)} (default: all)")
+    parser.add_argument("--pairs", type=int, default=3, help="measurements with each code (default: %(default)s)")
     arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - OWN.keys():
+        parser.error(f"no such part: {', '.join(unknown)}; choose from {', '.join(OWN)}")
     out, bad = arguments.out.resolve(), 0
     out.mkdir(parents=True)
     with (out / "cases.csv").open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["part", "case", "points", "seconds_before", "seconds_now", "ratio", "differences"])
+        table.writerow(["part", "case", "points", "seconds_before", "seconds_now", "differences"])
         for part in arguments.parts or OWN:
-            for case in {**OWN[part], **COMMANDS.get(part, {})}:
-                seconds: dict[Path, list[float]] = {arguments.before.resolve(): [], NOW: []}
-                found: list[dict[str, Record]] = []
-                for pair, code in product(range(arguments.pairs), seconds):
-                    records, each = measured(
-                        code, part, case, out / part / case / f"{pair}{'now' if code == NOW else 'before'}"
-                    )
-                    seconds[code].append(each)
-                    found.append(records)
-                old, new = map(statistics.median, seconds.values())
-                told = [] if found[0] and len({*map(frozenset, found)}) == 1 else ["not the same points"]
-                for name in found[0] if not told else ():
-                    first, *again = (each[name] for each in found[::2])
-                    told += [f"{name}: {each}" for one in found[1::2] for each in differences(first, one[name])]
-                    told += [f"{name}, before, twice: {each}" for one in again for each in differences(first, one)]
-                told += [f"slower by {new / old - 1:.0%}"] if new > old * (1 + SLOWER) else []
+            for case in OWN[part] | COMMANDS.get(part, {}):
+                points, seconds, told = compared(
+                    arguments.before.resolve(), part, case, out / part / case, arguments.pairs
+                )
                 bad += bool(told)
-                row = [part, case, len(found[0]), f"{old:.2f}", f"{new:.2f}", f"{new / old:.3f}", "; ".join(told[:5])]
+                row = [part, case, points, *(f"{each:.2f}" for each in seconds), "; ".join(told[:5])]
                 table.writerow(row)
                 file.flush()
                 print(*row, flush=True)

@@ -1,18 +1,21 @@
 """Where the driver places segments: of free blocks of equal size, the allocator takes the one with the lowest address.
 
-The driver reserves regions of address space, a multiple of 32 MiB long. An allocation gets a place in the newest region
-with room, there in the smallest room, else a region of its own. A region without segments is given up. A new one lies
-at the upper end of the highest gap that is larger than it, else below all others. With these rules, all allocations of
-a probe of an H100 with driver 580.159 lie above and below the same others as there, and 91 % of all pairs of segments
-of six trainings do: what CUDA takes for itself in between is not known (results/address_space_1xH100).
+The driver reserves regions of address space, each a multiple of 32 MiB long. A segment is put into the newest region
+that has room for it, there into the smallest room. If no region has room, the driver reserves a new one: at the upper
+end of the highest gap that is larger than the region, else below all other regions. It gives up a region when the last
+segment in it is freed.
+
+Source: results/address_space_1xH100, an H100 with driver 580.159. In its probes, these rules put every pair of segments
+into the measured order. In six trainings they do so for 91 % of the pairs: CUDA also takes memory for itself, which
+memlab does not see.
 """
 
 from memlab.core.sizes import MIB
 
 REGION_BYTES = 32 * MIB
 FIRST_REGIONS = (22 * MIB, 414 * MIB, 6 * MIB)
-"""Room in the regions that a process has from the beginning, the oldest and highest first. They are never given up:
-the driver has memory of its own in them."""
+"""Room in the regions that a process has from the beginning, the oldest and highest first. The driver keeps memory of
+its own in them, so it never gives them up."""
 
 _TOP = 1 << 52  # above real addresses; JavaScript holds them exactly
 
@@ -21,7 +24,7 @@ class AddressSpace:
     """Address space of a process on one device.
 
     ``_ends``: begin of a region -> its end. ``_rooms``: begin of a region -> begin -> end of what is free in it. Both
-    have the newest region last.
+    have the newest region last. ``_lowest_first``: begin of the lowest of the first regions.
     """
 
     def __init__(self) -> None:

@@ -130,7 +130,7 @@ class Changes:
 
 
 def _allow_reading(folder: Path) -> None:
-    """Let memlab read a folder of the program's, which may have forbidden it, or put a link in its place."""
+    """Give memlab the right to read a folder that the program may have protected. Ignores a link in its place."""
     with contextlib.suppress(OSError):
         file = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

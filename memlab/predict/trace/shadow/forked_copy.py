@@ -8,9 +8,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import connection
 from typing import Any
-
-from memlab.system.deadman import readable
 
 SLACK_S = 30.0
 """Seconds that a copy may take beyond the time that it was given: its last batch, and its answer."""
@@ -59,7 +58,7 @@ def _read(descriptor: int, seconds: float) -> bytes:
     """Read until the other end is closed."""
     parts: list[bytes] = []
     deadline = time.monotonic() + seconds
-    while readable([descriptor], max(deadline - time.monotonic(), 0)):
+    while connection.wait([descriptor], max(deadline - time.monotonic(), 0)):
         part = os.read(descriptor, 1 << 20)
         if not part:
             return b"".join(parts)
