@@ -90,9 +90,10 @@ class Memory:
         """Return peaks of allocated and reserved bytes of the process's other devices, as the script would read, and
         the bytes in use there, with the peak of reserved ones."""
         found = []
-        for index in () if self.device is None else range(torch.cuda.device_count()):
+        own = self.device
+        for index in () if own is None else [each for each in range(torch.cuda.device_count()) if each != own]:
             peak, reserved = torch.cuda.max_memory_allocated(index), torch.cuda.max_memory_reserved(index)
-            if index != self.device and reserved:
+            if reserved:
                 free, total = torch.cuda.mem_get_info(index)
                 used = total - free - torch.cuda.memory_reserved(index) + reserved
                 device = {"device": f"cuda:{index}", "peak_allocated_bytes": peak, "peak_reserved_bytes": reserved}

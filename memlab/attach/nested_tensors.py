@@ -1,18 +1,23 @@
 """Tensors in the arguments, results and attributes of other people's code."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in a value, at any depth of dictionaries, lists and tuples."""
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in a value, at any depth of dictionaries, lists and tuples."""
+    found: list[torch.Tensor] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[torch.Tensor]) -> None:
     if isinstance(value, torch.Tensor):
-        yield value
+        found.append(value)
     elif isinstance(value, dict):
         for each in value.values():
-            yield from tensors_in(each)
+            _collect(each, found)
     elif isinstance(value, list | tuple):
         for each in value:
-            yield from tensors_in(each)
+            _collect(each, found)

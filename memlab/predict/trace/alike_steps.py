@@ -53,6 +53,14 @@ class Left(NamedTuple):
     device: Any
 
 
+class Outline(NamedTuple):
+    """What of a :class:`Step` has to be known to find out whether another one is alike."""
+
+    size: Any
+    amounts: np.ndarray
+    form: int
+
+
 @dataclass(frozen=True)
 class Step:
     """A part of the run: a decoding step, or a micro-step.
@@ -89,9 +97,14 @@ class Step:
         return np.fromiter(chain.from_iterable(map(numbers_of, self.parts)), dtype=np.int64)
 
     @cached_property
-    def form(self) -> tuple:
-        """All that is equal in steps that are alike."""
-        return list(map(_without_numbers, self.parts)), self.sites, self.work[1:], self.others
+    def form(self) -> int:
+        """Hash of all that is equal in steps that are alike, which are too large to be kept for each."""
+        work = (tuple(self.work.events_before), *self.work[2:])
+        return hash((*map(_without_numbers, self.parts), *self.sites, work, repr(self.others)))
+
+    @property
+    def outline(self) -> "Outline":
+        return Outline(self.size, self.amounts, self.form)
 
     def at(self, size: Any, amounts: np.ndarray) -> "Step":
         """Return the step that is alike at another size, with its amounts."""
@@ -132,7 +145,7 @@ def renamed(events: Sequence[Any], found: Sequence[int], left: Sequence[int]) ->
         return None
     if numbers.keys() - {event.key for event in events if isinstance(event, FREE)} != set(left):
         return None
-    return [event if type(event) in _BESIDE else event._replace(key=numbers[event.key]) for event in events]
+    return [event if type(event) in _BESIDE else type(event)(numbers[event.key], *event[1:]) for event in events]
 
 
 class Law:

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from memlab.predict.trace.alike_steps import Step
+from memlab.predict.trace.alike_steps import Outline, Step
 
 LEAST = 4
 """Recorded micro-steps that formulas need. A polynomial of degree 1 follows from two of them, one of degree 2 from
@@ -27,24 +27,28 @@ _Formula = tuple[int, Sequence[tuple[int, int]]]
 class Formulas:
     """What a micro-step does for any batch but the largest so far: kernels may take another way for larger ones.
 
-    ``steps``: recorded ones, whose ``size`` are the measures of the batch, its elements first.
+    ``steps``: the recorded ones, whose ``size`` are the measures of the batch, its elements first. ``like``: the last.
     """
 
-    def __init__(self, steps: Sequence[Step], formulas: Sequence[_Formula], which: np.ndarray):
-        self._like, self._formulas, self._which = steps[-1], formulas, which
+    def __init__(self, like: Step, steps: Sequence[Outline], formulas: Sequence[_Formula], which: np.ndarray):
+        self._like, self._formulas, self._which = like, formulas, which
         self._largest = max(step.size[0] for step in steps)
         self._constant = [len(set(values)) == 1 for values in zip(*(step.size for step in steps), strict=True)]
 
     @classmethod
-    def of(cls, steps: Sequence[Step]) -> "Formulas | None":
-        """Find the formulas of steps; ``None`` if they are too few, or not alike, or do not follow from one measure."""
+    def of(cls, earlier: Sequence[Outline], like: Step) -> "Formulas | None":
+        """Find the formulas of ``earlier`` steps and of the last one, ``like``; ``None`` if they are too few, or not
+        alike, or do not follow from one measure."""
+        steps = [*earlier, like.outline]
         measures = list(zip(*(step.size for step in steps), strict=True))
         least = LEAST if any(len(set(values)) > 1 for values in measures) else LEAST_EQUAL
-        if len(steps) < least or any(step.form != steps[-1].form for step in steps[:-1]):
+        if len(steps) < least or len({step.form for step in steps}) > 1:
             return None
-        columns, which = np.unique(np.stack([step.amounts for step in steps]), axis=1, return_inverse=True)
-        formulas = [_formula(column, measures) for column in columns.T.tolist()]
-        return None if None in formulas else cls(steps, formulas, which.reshape(-1))
+        numbers: dict[tuple[int, ...], int] = {}  # of the distinct amounts in all steps
+        amounts = zip(*(step.amounts.tolist() for step in steps), strict=True)
+        which = [numbers.setdefault(each, len(numbers)) for each in amounts]
+        formulas = [_formula(each, measures) for each in numbers]
+        return None if None in formulas else cls(like, steps, formulas, np.array(which))
 
     def at(self, size: Sequence[int]) -> Step | None:
         """Return the step for a batch; ``None`` where it is to be traced: a measure differs that was always equal."""

@@ -6,7 +6,6 @@ written again leaves the events and the work that it would have if it was traced
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,7 +48,7 @@ def traced_part(recorder: Recorder) -> Iterator[Described]:
         return Step(
             size,
             events,
-            sites=[replace(site, shape=()) for site in of_requests],
+            sites=list(map(sites.without_shape, of_requests)),
             shapes=[site.shape for site in of_requests],
             work=counted,
             left=[

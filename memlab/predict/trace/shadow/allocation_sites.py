@@ -5,20 +5,24 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
 from memlab.attach.running_modules import RunningModules, module_of_node
 from memlab.attach.where import user_file
 from memlab.predict.trace.memory_kinds import EXPLAINS, KERNEL_SCRATCH, PARAMETER_GRADIENT, PASSES_ON, SMALL
-from memlab.predict.trace.trace_format import Site
+from memlab.predict.trace.trace_format import BUT_SHAPE, Site
 
 SMALL_BYTES = 64 << 10
 """Allocations below this share one site: they are most of the events and almost none of the bytes."""
 
-_SMALL = Site(SMALL, "", "", "", "", ())
+_SMALL = (SMALL, "", "", "", "", (), "")
+
+_name = cache(str)  # of an operator
 
 
 def path_of(code: str) -> str:
@@ -47,8 +51,10 @@ class AllocationSites:
         self.vocabularies: set[int] = set()  # of the models that have run
         self.of_small: list[Site] | None = None  # of a traced part's small allocations; None outside of one
         self._modules: RunningModules | None = None
+        self._place: tuple[str, str, Any, str, str] | None = None  # of the running call, once it was found
         self._sites = sites
-        self._numbers: dict[Site, int] = {}
+        self._numbers: dict[tuple, int] = {}  # by the fields of a site
+        self._without_shape: dict[tuple, Site] = {}
         self._labels: dict[CodeType, str | None] = {}
 
     @property
@@ -61,33 +67,51 @@ class AllocationSites:
         """Name of the module whose forward runs, or has made the node of autograd that runs."""
         return self.module or module_of_node(torch._C._current_autograd_node())
 
+    def call_begins(self) -> None:
+        """Note that what :meth:`of` is asked for next is of another call of an operator."""
+        self._place = None
+
     def of(self, operator: object, nbytes: int, tensor: torch.Tensor | None = None) -> int:
         """Return the number of the site where an operator made ``tensor``. ``None``: a temporary of the operator."""
         if nbytes >= SMALL_BYTES:
-            return self._number(self._of_code(str(operator), tensor))
+            return self._number(self._of_code(_name(operator), tensor))
         if self.of_small is not None:
-            self.of_small.append(self._of_code(str(operator), tensor))
+            self.of_small.append(Site(*self._of_code(_name(operator), tensor)))
         return self._number(_SMALL)
+
+    def without_shape(self, site: Site) -> Site:
+        """Return the one site that stands for all that differ in their shapes alone."""
+        return self._without_shape.setdefault(BUT_SHAPE(site), site.changed(shape=()))
 
     def like(self, site: Site, shape: tuple[int, ...], nbytes: int) -> int:
         """Return the number of the site of an allocation that differs from another one in its size alone."""
-        is_small = nbytes < SMALL_BYTES and site.kind != KERNEL_SCRATCH
-        return self._number(_SMALL if is_small else site.changed(shape=shape))
+        if nbytes < SMALL_BYTES and site.kind != KERNEL_SCRATCH:
+            return self._number(_SMALL)
+        return self._number((site.kind, site.op, site.where, site.function, site.module, shape, site.user_line))
 
     def of_workspace(self, owner: object, nbytes: int) -> int:
         """Return the number of the site of memory that a kernel requests without a tensor."""
         line = "" if nbytes < SMALL_BYTES else self._user_line()
-        return self._number(Site(KERNEL_SCRATCH, str(owner), "", "", self._requesting, (nbytes,), line))
+        return self._number((KERNEL_SCRATCH, _name(owner), "", "", self._requesting, (nbytes,), line))
 
-    def _of_code(self, operator: str, tensor: torch.Tensor | None = None) -> Site:
+    def _of_code(self, operator: str, tensor: torch.Tensor | None = None) -> tuple:
+        """Return the fields of a site without an owner."""
+        if self._place is None:
+            self._place = self._find_place()
+        where, function, node, module, user_line = self._place
+        if tensor is not None and node is not None and _is_parameter_gradient(node, tensor):
+            function = PARAMETER_GRADIENT
+        return "", operator, where, function, module, () if tensor is None else tuple(tensor.shape), user_line
+
+    def _find_place(self) -> tuple[str, str, Any, str, str]:
+        """Return where and in which function the running call is, the node of autograd that is this place if no line
+        explains it, the module that requests memory, and the user's line."""
+        node = None
         where, function = _innermost(self._label)
         if not where:
             node = torch._C._current_autograd_node()
             where, function = _innermost(_label_of_any) if node is None else (node.name(), "")
-            if tensor is not None and node is not None and _is_parameter_gradient(node, tensor):
-                function = PARAMETER_GRADIENT
-        shape = () if tensor is None else tuple(tensor.shape)
-        return Site("", operator, where, function, self._requesting, shape, self._user_line())
+        return where, function, node, self._requesting, self._user_line()
 
     def follow_modules(self, on_entering: Callable[[], None]) -> None:
         """Record the running module with each later allocation. ``on_entering`` runs at each forward."""
@@ -102,11 +126,11 @@ class AllocationSites:
         if isinstance(vocabulary := _vocabulary(model), int):
             self.vocabularies.add(vocabulary)
 
-    def _number(self, site: Site) -> int:
-        number = self._numbers.get(site)
+    def _number(self, fields: tuple) -> int:
+        number = self._numbers.get(fields)
         if number is None:
-            number = self._numbers[site] = len(self._sites)
-            self._sites.append(site)
+            number = self._numbers[fields] = len(self._sites)
+            self._sites.append(Site(*fields))
         return number
 
     def _label(self, code: CodeType) -> str | None:

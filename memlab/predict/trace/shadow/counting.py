@@ -87,7 +87,7 @@ class _Operator:
     def __init__(self, func):
         packet = func.overloadpacket
         arguments = func._schema.arguments
-        self.namespace = func.namespace
+        self.name, self.namespace = str(func), func.namespace
         self.has_kernel = packet not in _NO_KERNEL and not func.is_view
         self.is_copy = packet in (_aten.copy_, _aten._to_copy)
         self.is_value = packet is _VALUE_OF
@@ -126,6 +126,7 @@ class Counter:
         self._events: dict[int, int] = {}  # event -> number of its last record in this step
         self._records = 0
         self._known = cache(_Operator)
+        self._flops_of: dict[tuple, int] = {}  # of an operator, by the shapes and flags of a call
 
     def start(self) -> None:
         self.on = True
@@ -135,15 +136,13 @@ class Counter:
             self._add(HostWork, ())  # includes the operators and modules after the last kernel
         self.on = False
 
-    @contextmanager
-    def _given_up_on_error(self) -> Iterator[None]:
+    def _give_up(self, error: Exception) -> None:
         """Drop all items after an error: a partly counted step would be predicted as too fast."""
         with left_out(WORK, self._unknown):
-            yield
-        if WORK in self._unknown:
-            self.on = False
-            self.items.clear()
-            self.events_before.clear()
+            raise error
+        self.on = False
+        self.items.clear()
+        self.events_before.clear()
 
     def module(self) -> None:
         """Count a module whose ``forward`` is entered."""
@@ -154,8 +153,10 @@ class Counter:
 
     def operator(self, func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
         """Count one operator call that went through the dispatcher."""
-        with self._given_up_on_error():
+        try:
             self._operator(func, args, kwargs, out)
+        except Exception as error:
+            self._give_up(error)
 
     def _operator(self, func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
         known = self._known(func)
@@ -166,19 +167,19 @@ class Counter:
             return
         if known.is_collective:
             return self._collective(known, func, args, out)
-        read = list(tensors_in((args, kwargs)))
-        written = list(tensors_in(out))
-        where = {tensor.device.type for tensor in (*read, *written)}
+        read, written = tensors_in((args, kwargs)), tensors_in(out)
+        on_gpu = any(map(device.is_on, (*read, *written)))
         if known.is_value:
-            if device.NAME in where:
+            if on_gpu:
                 self._add(HostWaits, self._record(device.current_stream()))
-        elif known.is_copy and len(where) == 2:
+        elif known.is_copy and len({tensor.device.type for tensor in (*read, *written)}) == 2:
             self._copy(read[-1], written[0], bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2])))
-        elif device.NAME in where:
+        elif on_gpu:
             sizes = self._sizes(known, args, read, written)
             half = any(tensor.dtype in _HALF for tensor in read)
             precision = HALF if half else TF32 if known.flops and uses_tf32(func.overloadpacket) else SINGLE
-            self._kernel(str(func), precision, self._flops(known, args, kwargs, out), sizes)
+            flops = 0 if known.flops is None else self._flops(known, args, kwargs, out, (*read, *written))
+            self._kernel(known.name, precision, flops, sizes)
         else:
             self._host_work(self._sizes(known, args, read, written))
 
@@ -189,7 +190,7 @@ class Counter:
         """
         if not self.on:
             return
-        with self._given_up_on_error():
+        try:
             tensors = list(tensors)
             self.operators += 1
             sizes = map(bytes_in_memory, tensors)
@@ -197,6 +198,8 @@ class Counter:
                 self.kernel(function, *sizes)
             else:
                 self._host_work(tuple(sizes))
+        except Exception as error:
+            self._give_up(error)
 
     def kernel(self, function: str, *sizes: int) -> None:
         """Count a kernel that the dispatcher does not see. ``function``: what launches it. ``sizes``: bytes of each
@@ -254,11 +257,14 @@ class Counter:
                 results += map(bytes_in_memory, tensors_in(args[position]))
         return (*sizes, *results)
 
-    def _flops(self, known: _Operator, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
-        if known.flops is None:
-            return 0
-        shaped = [arg for arg in args if not isinstance(arg, torch.dtype)]  # torch's formulas know no dtype of a result
-        flops = int(known.flops(*shaped, **kwargs, out_val=out))
+    def _flops(self, known: _Operator, args: tuple, kwargs: dict[str, Any], out: Any, tensors: Iterable) -> int:
+        """Evaluate torch's formula, which looks for all ``tensors`` longer than it computes, once for their shapes."""
+        flags = [arg for arg in args if type(arg) is bool]  # of a transposed convolution
+        key = (known, *flags, *(tensor.shape for tensor in tensors))
+        if key not in self._flops_of:
+            shaped = [arg for arg in args if not isinstance(arg, torch.dtype)]  # the formulas know no dtype of a result
+            self._flops_of[key] = int(known.flops(*shaped, **kwargs, out_val=out))
+        flops = self._flops_of[key]
         at = known.causal
         causal = at is not None and (args[at] if at < len(args) else kwargs.get("is_causal"))
         return flops // 2 if causal else flops  # torch's formulas count the full score matrix, the kernels skip half

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from memlab.attach.nested_tensors import tensors_in
 from memlab.attach.owner import Owner
 from memlab.attach.ownership import Ownership
 from memlab.core.sizes import MIB
@@ -71,15 +72,15 @@ class LiveAllocator:
 
     def __init__(self, trace: Trace):
         self._events = trace.events
-        self._done = 0
-        self._gpu_of = GpuOfEvents()
+        self._done = self._summed = 0
+        self._gpu_of, self._gpu_of_summed = GpuOfEvents(), GpuOfEvents()
+        self._requests: dict[int | None, dict[int, int]] = defaultdict(dict)  # GPU -> key of a block -> bytes
         self.configure("")
 
     def configure(self, settings: str) -> None:
         """Set options, in the form of PYTORCH_ALLOC_CONF, before the first request."""
         options = parse(settings)
         self._allocators: dict[int, CachingAllocator] = defaultdict(lambda: CachingAllocator(options))
-        self._requests: dict[int, dict[int, int]] = defaultdict(dict)  # GPU -> key of a block -> bytes
 
     def now(self, gpu: int | None = 0) -> CachingAllocator:
         """Return the allocator of a GPU, by its number in this process; ``None``: of one that is not used."""
@@ -89,20 +90,30 @@ class LiveAllocator:
             of_event = self._gpu_of(event)
             for allocator in self._allocators.values() if of_event is None else [self._allocators[of_event]]:
                 apply(event, allocator)
-            if isinstance(event, Alloc):
-                self._requests[of_event][event.key] = event.nbytes
-            elif isinstance(event, Free):
-                self._requests[of_event].pop(event.key, None)
         self._done = len(self._events)
         return self._allocators[gpu]
 
     def requested(self, gpu: int | None) -> int:
-        """Bytes that the rank has requested on a GPU and holds, as of the last :meth:`now`."""
-        return sum(self._requests[gpu].values()) if gpu is not None else 0
+        """Bytes that the rank has requested on a GPU and holds. Does not need the allocators, which take longer."""
+        for event in self._events[self._summed :]:
+            if isinstance(event, Alloc):
+                self._requests[self._gpu_of_summed(event)][event.key] = event.nbytes
+            elif isinstance(event, Free):
+                del self._requests[self._gpu_of_summed(event)][event.key]
+        self._summed = len(self._events)
+        return sum(self._requests[gpu].values())
 
 
 HOST_MINIMUM_BYTES = MIB
 """Host tensors below this are not recorded: they are many, and their sum is small."""
+
+
+class _Watched(weakref.ref):
+    """Storage in a block, and the event when it is gone."""
+
+    __slots__ = ("freed", "key")
+    key: int
+    freed: type[Free | HostFree]
 
 
 class HostBlock:
@@ -121,7 +132,8 @@ class MemoryEvents:
         self.requests = 0  # device allocations so far, including workspaces: the clock of the replay
         self._requests_at: dict[int, int] = {}  # event -> requests when it was recorded
         self._events, self._sites = events, sites
-        self._alive: dict[int, weakref.ref] = {}
+        self._alive: dict[int, _Watched] = {}
+        self._when_gone = self._is_gone
         self._next_key = 0
         self.gpus: dict[int, int] = {}  # indices of those with large tensors -> their numbers in this process
         self._requested: Counter[int] = Counter()  # index of a GPU -> bytes of all tensors that were made there
@@ -164,11 +176,9 @@ class MemoryEvents:
 
     def see(self, out: Any, func: Any = None, pinned: bool = False) -> None:
         """Record every new storage in ``out``, a tensor or nested lists and tuples of tensors that ``func`` made."""
-        if isinstance(out, torch.Tensor):
-            self._see_tensor(out, func, pinned)
-        elif isinstance(out, tuple | list):
-            for item in out:
-                self.see(item, func, pinned)
+        self._sites.call_begins()
+        for tensor in tensors_in(out):
+            self._see_tensor(tensor, func, pinned)
 
     def _see_tensor(self, tensor: torch.Tensor, func: Any, pinned: bool) -> None:
         storage = tensor.untyped_storage()
@@ -242,6 +252,7 @@ class MemoryEvents:
     def take(self, owner: object, blocks: Blocks, are_tensors: bool = False) -> list[int]:
         """Record allocations of a kernel and return their keys, for :meth:`give_back` when the kernel is done."""
         keys = []
+        self._sites.call_begins()
         for block in blocks:
             nbytes, reduction = (block, None) if isinstance(block, int) else (block.buffer_bytes, block)
             keys.append(self._new_key())
@@ -304,12 +315,12 @@ class MemoryEvents:
     def _watch(self, storage: Any, key: int, freed: type[Free | HostFree]) -> None:
         """Record when ``storage`` is gone."""
         storage._memlab_key = key
+        watched = self._alive[key] = _Watched(storage, self._when_gone)
+        watched.key, watched.freed = key, freed
 
-        def gone(_: weakref.ref, key: int = key, freed: type[Free | HostFree] = freed) -> None:
-            del self._alive[key]
-            self._events.append(freed(key))
-
-        self._alive[key] = weakref.ref(storage, gone)
+    def _is_gone(self, watched: "_Watched") -> None:
+        del self._alive[watched.key]
+        self._events.append(watched.freed(watched.key))
 
     def _request(self, key: int, nbytes: int, site: int, gpu: int, reduction: Scratch | None = None) -> None:
         if not self.requests:

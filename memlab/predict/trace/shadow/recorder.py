@@ -14,12 +14,13 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memlab.attach.garbage_collector import Untracked
 from memlab.attach.nested_tensors import tensors_in
 from memlab.predict.trace.shadow import collectives, device, host, host_random, in_place, shapes
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites
 from memlab.predict.trace.shadow.assumptions import Assumptions
 from memlab.predict.trace.shadow.counting import Counter
-from memlab.predict.trace.shadow.fake_results import FakeResults
+from memlab.predict.trace.shadow.fake_results import VIEWS, FakeResults
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.libraries import Libraries
 from memlab.predict.trace.shadow.memory_events import LiveAllocator, MemoryEvents
@@ -39,9 +40,6 @@ WITH_INDICES = frozenset(
 _ON_CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-
-_ORDINARY = Kernel()
-"""Kernel of an operator without a stand-in: it takes no memory but that of its result."""
 
 
 class Recorder(TorchDispatchMode):
@@ -64,6 +62,7 @@ class Recorder(TorchDispatchMode):
         self.counter = Counter(trace, lambda: self.sites.module)
         self.libraries = Libraries(trace, lambda: self.memory.number_of(device.current()))
         self.allocator = LiveAllocator(trace)
+        self._untracked = Untracked(trace.events, self.counter.items)
         self.sizes_follow_values = False  # whether the program made a tensor whose size depends on values
         self.kernels: dict[OpOverload, Kernel] = {}  # operators that a stand-in describes
         self.in_python: set[OpOverload] = set()  # operators whose own Python code for CUDA runs
@@ -89,6 +88,8 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)  # a library infers shapes, as DTensor does: that takes no memory
+        if func in VIEWS and type(args[0]) is FakeTensor:
+            return self._view(func, args, kwargs)
         if func in self.answers:
             return self.answers[func](*args, **kwargs)
         if is_made_of_others(func):
@@ -116,12 +117,22 @@ class Recorder(TorchDispatchMode):
                 return self._computed(func, args, kwargs)
         return self._computed(func, args, kwargs)
 
+    def _view(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Return a view of a fake tensor, whose values it shares: no kernel runs."""
+        self._count(func, args, kwargs, None)
+        return self._results.of(func, args, kwargs)
+
     def _computed(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return the result of a call on the device, and record what its kernels take."""
         if func in WITH_INDICES:
             args = (args[0], self._without_masks(args[1]), *args[2:])
         self.libraries.operator(func, args)
-        kernel = self.kernels.get(func, _ORDINARY)
+        kernel = self.kernels.get(func)
+        if kernel is None:  # it takes no memory but that of its result
+            out = self._result(func, args, kwargs)
+            self._see(out, func, kwargs)
+            self._count(func, args, kwargs, out)
+            return out
         owner = kernel.owner or func
         for sizes in kernel.launches(*args, **kwargs):
             self.counter.kernel(str(owner), *sizes)

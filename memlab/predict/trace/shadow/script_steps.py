@@ -29,6 +29,26 @@ STEPS_TIMED = 16
 """Most steps whose work a trace keeps, the last ones: a step of a large model has 30,000 items."""
 
 
+class _RequestedBytes:
+    """Counters of the simulated GPUs for the meters: they know the bytes that growth is found by, in place of all.
+    The figures of a prediction come from a replay of its trace, which would take as long at each phase again."""
+
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
+
+    def read(self, device: int) -> dict[str, Any]:
+        requested = self._recorder.allocator.requested(self._recorder.memory.number_of(device))
+        names = ("requested_bytes", "allocated_bytes", "active_bytes")
+        known = dict.fromkeys(names, {"all": {"current": requested, "peak": requested}})
+        return {**known, "reserved_bytes": {"all": {"current": 0, "peak": 0}}}
+
+    def reset_peaks(self, device: int, stats: dict[str, Any]) -> None:
+        """There are none."""
+
+    def totals(self, device: int, stats: dict[str, Any]) -> tuple[int, int]:
+        return 0, 0
+
+
 class ScriptSteps:
     """Writes phases, steps and the work of steps into the trace of ``recorder``, at the events of ``session``."""
 
@@ -43,7 +63,7 @@ class ScriptSteps:
         self._begin_piece()
         session.callbacks.piece, session.callbacks.step = [self._piece_ends], [self._step_ends]
         session.callbacks.outcome = self._or_early
-        session.is_simulated = True
+        session.is_simulated, session.memory.counters = True, _RequestedBytes(recorder)
         recorder.sites.follow_script(user_line)
         recorder.sites.follow_modules(on_entering=self._counter.module)
         recorder.memory.on_first_request = self._read_settings

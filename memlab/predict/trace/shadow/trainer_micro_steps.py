@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memlab.attach.garbage_collector import paused_garbage_collector
 from memlab.attach.own_errors import contained
 from memlab.attach.phases import BACKWARD
 from memlab.attach.session import Session
-from memlab.predict.trace.alike_steps import Step
+from memlab.predict.trace.alike_steps import Outline, Step
 from memlab.predict.trace.events import FREE, Alloc, BeginPhase, made
 from memlab.predict.trace.measured_steps import Formulas
 from memlab.predict.trace.shadow.alike_parts import Described, traced_part, write_again
@@ -41,7 +42,7 @@ class TrainerMicroSteps:
 
     def __init__(self, session: Session, recorder: Recorder):
         self._session, self._recorder = session, recorder
-        self._steps: dict[Any, list[Step]] = defaultdict(list)  # of batches with the same tensors
+        self._outlines: dict[Any, list[Outline]] = defaultdict(list)  # of micro-steps whose batches have equal tensors
         self._formulas: dict[Any, Formulas | None] = {}
         self._kept: dict[int, tuple[int, int, int]] = {}
 
@@ -104,12 +105,14 @@ class TrainerMicroSteps:
         return (found, origins) if is_alike else None
 
     @contained
+    @paused_garbage_collector()
     def _learn(self, kind: Any, size: tuple[int, ...], followed: Any, loss: torch.Tensor, described: Described) -> None:
         """Find the formulas of micro-steps from the last traced ones."""
         found, origins = followed or ([], [])
         step = described(size, found, [loss], origins, list(self._kept)) if followed else None
-        self._steps[kind] = [*self._steps[kind][1 - MOST_STEPS :], step] if step else []
-        self._formulas[kind] = Formulas.of(self._steps[kind]) if step else None
+        earlier = self._outlines[kind][1 - MOST_STEPS :]
+        self._outlines[kind] = [*earlier, step.outline] if step else []
+        self._formulas[kind] = Formulas.of(earlier, step) if step else None
 
     @contained
     def _computed(self, kind: Any, size: tuple[int, ...]) -> tuple[Step, list[Any]] | None:
@@ -123,6 +126,7 @@ class TrainerMicroSteps:
         storages = list(map(self._recorder.memory.storage_in, found))
         return None if [self._kept[key] for key in found] != origins or None in storages else (step, storages)
 
+    @paused_garbage_collector()
     def _write(self, step: Step, storages: list[Any]) -> torch.Tensor:
         """Write what a micro-step does into the trace, and return its loss."""
         backward = functools.partial(self._session.enter, BACKWARD), self._session.leave

@@ -147,6 +147,8 @@ class Values:
     def writes_to_host(self, func, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Whether the call writes into real host tensors, which are then written: as in a healthy run where unknown."""
         facts = self._facts_of(func)
+        if not facts.is_mutable:
+            return False
         real = [tensor for tensor in facts.written(args, kwargs) if not isinstance(tensor, FakeTensor)]
         if not real:
             return False
@@ -224,7 +226,7 @@ class Values:
     def _choose(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any], out: Any) -> bool:
         """Give the indices in ``out`` the values that are chosen for unknown floats. ``False``: there are none, or too
         many to choose from."""
-        indices_of = list(tensors_in(out))[-1]  # behind the values that they choose
+        indices_of = tensors_in(out)[-1]  # behind the values that they choose
         with _disable_current_modes():
             tokens = self.choices.next_tokens(func, args[0].shape[-1], indices_of.shape) if args[0].dim() else None
             if tokens is not None:
