@@ -38,9 +38,8 @@ class _RequestedBytes:
 
     def read(self, device: int) -> dict[str, Any]:
         requested = self._recorder.allocator.requested(self._recorder.memory.number_of(device))
-        names = ("requested_bytes", "allocated_bytes", "active_bytes")
-        known = dict.fromkeys(names, {"all": {"current": requested, "peak": requested}})
-        return {**known, "reserved_bytes": {"all": {"current": 0, "peak": 0}}}
+        figures = dict.fromkeys(("requested_bytes", "allocated_bytes", "active_bytes"), requested)
+        return {name: {"all": {"current": n, "peak": n}} for name, n in {**figures, "reserved_bytes": 0}.items()}
 
     def reset_peaks(self, device: int, stats: dict[str, Any]) -> None:
         """There are none."""
