@@ -80,7 +80,7 @@ class _Fresh:
     device: torch.device
 
 
-_UNSEEN = object()
+_UNSEEN: Any = object()
 """Stands for the description of a result whose operator has not been called with these shapes."""
 
 _NO_FAKE = "no fake impl registered"

@@ -62,7 +62,8 @@ class ScriptSteps:
         self._begin_piece()
         session.callbacks.piece, session.callbacks.step = [self._piece_ends], [self._step_ends]
         session.callbacks.outcome = self._or_early
-        session.is_simulated, session.memory.counters = True, _RequestedBytes(recorder)
+        session.is_simulated = True
+        session.memory.counters = _RequestedBytes(recorder)  # type: ignore[assignment]  # all that the meters call
         recorder.sites.follow_script(user_line)
         recorder.sites.follow_modules(on_entering=self._counter.module)
         recorder.memory.on_first_request = self._read_settings
