@@ -67,9 +67,9 @@ class AllocationSites:
         """Name of the module whose forward runs, or has made the node of autograd that runs."""
         return self.module or module_of_node(torch._C._current_autograd_node())
 
-    def call_begins(self) -> None:
+    def call_ends(self) -> None:
         """Note that what :meth:`of` is asked for next is of another call of an operator."""
-        self._place = None
+        self._place = None  # a node of autograd in it would keep its graph alive
 
     def of(self, operator: object, nbytes: int, tensor: torch.Tensor | None = None) -> int:
         """Return the number of the site where an operator made ``tensor``. ``None``: a temporary of the operator."""

@@ -119,8 +119,10 @@ class Recorder(TorchDispatchMode):
 
     def _view(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return a view of a fake tensor, whose values it shares: no kernel runs."""
-        self._count(func, args, kwargs, None)
-        return self._results.of(func, args, kwargs)
+        out = self._results.of(func, args, kwargs)
+        self.memory.see(out, func)
+        self._count(func, args, kwargs, out)
+        return out
 
     def _computed(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return the result of a call on the device, and record what its kernels take."""
