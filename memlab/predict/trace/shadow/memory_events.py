@@ -4,6 +4,7 @@ import os
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -66,6 +67,15 @@ def block_of(tensor: torch.Tensor) -> int | None:
     return getattr(tensor.untyped_storage(), "_memlab_key", None)
 
 
+@dataclass
+class Requested:
+    """Bytes that a rank has requested on a GPU and holds: now, at most since ``peak`` was reset, and by block."""
+
+    now: int = 0
+    peak: int = 0
+    of_blocks: dict[int, int] = field(default_factory=dict)
+
+
 class LiveAllocator:
     """The caching allocators of the running rank, one for each of its GPUs, caught up on demand. They have no limit:
     the verdict is made later."""
@@ -74,7 +84,7 @@ class LiveAllocator:
         self._events = trace.events
         self._done = self._summed = 0
         self._gpu_of, self._gpu_of_summed = GpuOfEvents(), GpuOfEvents()
-        self._requests: dict[int | None, dict[int, int]] = defaultdict(dict)  # GPU -> key of a block -> bytes
+        self._requested: dict[int | None, Requested] = defaultdict(Requested)  # by the number of the GPU
         self.configure("")
 
     def configure(self, settings: str) -> None:
@@ -93,15 +103,19 @@ class LiveAllocator:
         self._done = len(self._events)
         return self._allocators[gpu]
 
-    def requested(self, gpu: int | None) -> int:
-        """Bytes that the rank has requested on a GPU and holds. Does not need the allocators, which take longer."""
+    def requested(self, gpu: int | None) -> Requested:
+        """Return what the rank holds on a GPU, without the allocators, which take longer."""
         for event in self._events[self._summed :]:
             if isinstance(event, Alloc):
-                self._requests[self._gpu_of_summed(event)][event.key] = event.nbytes
+                of_gpu = self._requested[self._gpu_of_summed(event)]
+                of_gpu.of_blocks[event.key] = event.nbytes
+                of_gpu.now += event.nbytes
+                of_gpu.peak = max(of_gpu.peak, of_gpu.now)
             elif isinstance(event, Free):
-                del self._requests[self._gpu_of_summed(event)][event.key]
+                of_gpu = self._requested[self._gpu_of_summed(event)]
+                of_gpu.now -= of_gpu.of_blocks.pop(event.key)
         self._summed = len(self._events)
-        return sum(self._requests[gpu].values())
+        return self._requested[gpu]
 
 
 HOST_MINIMUM_BYTES = MIB

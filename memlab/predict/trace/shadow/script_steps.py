@@ -16,7 +16,7 @@ from memlab.attach.where import user_line
 from memlab.core.record import EARLY, WORK
 from memlab.predict.trace.events import BeginPhase
 from memlab.predict.trace.memory_kinds import name_kinds
-from memlab.predict.trace.shadow.memory_events import OwnedBlocks, block_of
+from memlab.predict.trace.shadow.memory_events import OwnedBlocks, Requested, block_of
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.unpredictable import NAME
 from memlab.predict.trace.trace_format import Piece
@@ -30,19 +30,24 @@ STEPS_TIMED = 16
 
 
 class _RequestedBytes:
-    """Counters of the simulated GPUs for the meters: they know the bytes that growth is found by, in place of all.
+    """Counters of the simulated GPUs for the meters: requested bytes, by which growth is found, in place of all others.
     The figures of a prediction come from a replay of its trace, which would take as long at each phase again."""
 
     def __init__(self, recorder: Recorder):
         self._recorder = recorder
 
     def read(self, device: int) -> dict[str, Any]:
-        requested = self._recorder.allocator.requested(self._recorder.memory.number_of(device))
-        figures = dict.fromkeys(("requested_bytes", "allocated_bytes", "active_bytes"), requested)
-        return {name: {"all": {"current": n, "peak": n}} for name, n in {**figures, "reserved_bytes": 0}.items()}
+        requested = self._requested(device)
+        figures = {"all": {"current": requested.now, "peak": requested.peak}}
+        known = {name: figures for name in ("requested_bytes", "allocated_bytes", "active_bytes")}
+        return {**known, "reserved_bytes": {"all": {"current": 0, "peak": 0}}}
 
     def reset_peaks(self, device: int, stats: dict[str, Any]) -> None:
-        """There are none."""
+        requested = self._requested(device)
+        requested.peak = requested.now
+
+    def _requested(self, device: int) -> Requested:
+        return self._recorder.allocator.requested(self._recorder.memory.number_of(device))
 
     def totals(self, device: int, stats: dict[str, Any]) -> tuple[int, int]:
         return 0, 0
