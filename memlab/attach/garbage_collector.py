@@ -1,13 +1,8 @@
-"""Python's garbage collector, kept off the many objects without reference cycles that memlab makes."""
+"""Pause of Python's garbage collector, for code that makes many objects without reference cycles."""
 
-import ctypes
 import gc
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-_untrack = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 
 
 @contextmanager
@@ -24,20 +19,3 @@ def paused_garbage_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-class Untracked:
-    """Takes the elements of lists, tuples of numbers, off the collector before it looks at older objects: of a million
-    of them it would visit each again and again. The lists only grow, or are cleared."""
-
-    def __init__(self, *lists: list[Any]):
-        self._lists = [(each, [0]) for each in lists]
-        gc.callbacks.append(self._collection_begins)
-
-    def _collection_begins(self, phase: str, info: dict[str, int]) -> None:
-        if phase != "start" or not info["generation"]:
-            return
-        for elements, done in self._lists:
-            begin = done[0] if done[0] <= len(elements) else 0
-            deque(map(_untrack, elements[begin:]), maxlen=0)
-            done[0] = len(elements)

@@ -14,7 +14,6 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memlab.attach.garbage_collector import Untracked
 from memlab.attach.nested_tensors import tensors_in
 from memlab.predict.trace.shadow import collectives, device, host, host_random, in_place, shapes
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites
@@ -24,6 +23,7 @@ from memlab.predict.trace.shadow.fake_results import VIEWS, FakeResults
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.libraries import Libraries
 from memlab.predict.trace.shadow.memory_events import LiveAllocator, MemoryEvents
+from memlab.predict.trace.shadow.untracked import Untracked
 from memlab.predict.trace.shadow.value_reads import ValueReads
 from memlab.predict.trace.shadow.values import Values
 from memlab.predict.trace.trace_format import SELECTION, Trace
