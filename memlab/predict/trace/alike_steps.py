@@ -98,9 +98,10 @@ class Step:
 
     @cached_property
     def form(self) -> int:
-        """Hash of all that is equal in steps that are alike, which are too large to be kept for each."""
+        """A hash of all that is equal in steps that are alike. What it is of would be too large to be kept."""
+        freed = np.array([event.key for event in self.events if isinstance(event, FREE)])  # hash(-1) is hash(-2)
         work = (tuple(self.work.events_before), *self.work[2:])
-        return hash((*map(_without_numbers, self.parts), *self.sites, work, repr(self.others)))
+        return hash((*map(_without_numbers, self.parts), *self.sites, work, repr(self.others), freed.tobytes()))
 
     @property
     def outline(self) -> "Outline":

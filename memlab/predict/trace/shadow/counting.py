@@ -126,7 +126,7 @@ class Counter:
         self._events: dict[int, int] = {}  # event -> number of its last record in this step
         self._records = 0
         self._known = cache(_Operator)
-        self._flops_of: dict[tuple, int] = {}  # of an operator, by the shapes and flags of a call
+        self._flops_of: dict[tuple, int] = {}  # of an operator, by the shapes and other arguments of a call
 
     def start(self) -> None:
         self.on = True
@@ -258,9 +258,9 @@ class Counter:
         return (*sizes, *results)
 
     def _flops(self, known: _Operator, args: tuple, kwargs: dict[str, Any], out: Any, tensors: Iterable) -> int:
-        """Evaluate torch's formula, which looks for all ``tensors`` longer than it computes, once for their shapes."""
-        flags = [arg for arg in args if type(arg) is bool]  # of a transposed convolution
-        key = (known, *flags, *(tensor.shape for tensor in tensors))
+        """Evaluate torch's formula, once for the shapes of ``tensors`` and all other arguments: it takes long."""
+        others = [arg for arg in (*args, *kwargs.values()) if not isinstance(arg, torch.Tensor)]
+        key = (known, str(others), *(tensor.shape for tensor in tensors))
         if key not in self._flops_of:
             shaped = [arg for arg in args if not isinstance(arg, torch.dtype)]  # the formulas know no dtype of a result
             self._flops_of[key] = int(known.flops(*shaped, **kwargs, out_val=out))

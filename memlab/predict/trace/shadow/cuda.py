@@ -231,7 +231,7 @@ def _allocator(index: int) -> CachingAllocator:
 def _statistics(index: int) -> dict:
     """The nested statistics of ``torch._C._cuda_memoryStats``: those that people read, the others 0."""
     now = _allocator(index)
-    requested = device.recorder.allocator.requested(device.recorder.memory.number_of(index)).now
+    requested = device.recorder.allocator.requested(device.recorder.memory.number_of(index))
 
     def figures(current: int, peak: int) -> dict:
         return {

@@ -4,7 +4,6 @@ import os
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -67,30 +66,21 @@ def block_of(tensor: torch.Tensor) -> int | None:
     return getattr(tensor.untyped_storage(), "_memlab_key", None)
 
 
-@dataclass
-class Requested:
-    """Bytes that a rank has requested on a GPU and holds: now, at most since ``peak`` was reset, and by block."""
-
-    now: int = 0
-    peak: int = 0
-    of_blocks: dict[int, int] = field(default_factory=dict)
-
-
 class LiveAllocator:
     """The caching allocators of the running rank, one for each of its GPUs, caught up on demand. They have no limit:
     the verdict is made later."""
 
     def __init__(self, trace: Trace):
         self._events = trace.events
-        self._done = self._summed = 0
-        self._gpu_of, self._gpu_of_summed = GpuOfEvents(), GpuOfEvents()
-        self._requested: dict[int | None, Requested] = defaultdict(Requested)  # by the number of the GPU
+        self._done = 0
+        self._gpu_of = GpuOfEvents()
         self.configure("")
 
     def configure(self, settings: str) -> None:
         """Set options, in the form of PYTORCH_ALLOC_CONF, before the first request."""
         options = parse(settings)
         self._allocators: dict[int, CachingAllocator] = defaultdict(lambda: CachingAllocator(options))
+        self._requests: dict[int, dict[int, int]] = defaultdict(dict)  # GPU -> key of a block -> bytes
 
     def now(self, gpu: int | None = 0) -> CachingAllocator:
         """Return the allocator of a GPU, by its number in this process; ``None``: of one that is not used."""
@@ -100,22 +90,16 @@ class LiveAllocator:
             of_event = self._gpu_of(event)
             for allocator in self._allocators.values() if of_event is None else [self._allocators[of_event]]:
                 apply(event, allocator)
+            if isinstance(event, Alloc):
+                self._requests[of_event][event.key] = event.nbytes
+            elif isinstance(event, Free):
+                self._requests[of_event].pop(event.key, None)
         self._done = len(self._events)
         return self._allocators[gpu]
 
-    def requested(self, gpu: int | None) -> Requested:
-        """Return what the rank holds on a GPU, without the allocators, which take longer."""
-        for event in self._events[self._summed :]:
-            if isinstance(event, Alloc):
-                of_gpu = self._requested[self._gpu_of_summed(event)]
-                of_gpu.of_blocks[event.key] = event.nbytes
-                of_gpu.now += event.nbytes
-                of_gpu.peak = max(of_gpu.peak, of_gpu.now)
-            elif isinstance(event, Free):
-                of_gpu = self._requested[self._gpu_of_summed(event)]
-                of_gpu.now -= of_gpu.of_blocks.pop(event.key)
-        self._summed = len(self._events)
-        return self._requested[gpu]
+    def requested(self, gpu: int | None) -> int:
+        """Bytes that the rank has requested on a GPU and holds, as of the last :meth:`now`."""
+        return sum(self._requests[gpu].values()) if gpu is not None else 0
 
 
 HOST_MINIMUM_BYTES = MIB
@@ -190,6 +174,7 @@ class MemoryEvents:
 
     def see(self, out: Any, func: Any = None, pinned: bool = False) -> None:
         """Record every new storage in ``out``, a tensor or nested lists and tuples of tensors that ``func`` made."""
+        self._sites.call_ends()  # one that an exception has ended
         for tensor in tensors_in(out):
             self._see_tensor(tensor, func, pinned)
         self._sites.call_ends()
@@ -266,6 +251,7 @@ class MemoryEvents:
     def take(self, owner: object, blocks: Blocks, are_tensors: bool = False) -> list[int]:
         """Record allocations of a kernel and return their keys, for :meth:`give_back` when the kernel is done."""
         keys = []
+        self._sites.call_ends()
         for block in blocks:
             nbytes, reduction = (block, None) if isinstance(block, int) else (block.buffer_bytes, block)
             keys.append(self._new_key())

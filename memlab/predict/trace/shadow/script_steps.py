@@ -16,7 +16,7 @@ from memlab.attach.where import user_line
 from memlab.core.record import EARLY, WORK
 from memlab.predict.trace.events import BeginPhase
 from memlab.predict.trace.memory_kinds import name_kinds
-from memlab.predict.trace.shadow.memory_events import OwnedBlocks, Requested, block_of
+from memlab.predict.trace.shadow.memory_events import OwnedBlocks, block_of
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.unpredictable import NAME
 from memlab.predict.trace.trace_format import Piece
@@ -27,30 +27,6 @@ ENOUGH_STEPS = 2
 
 STEPS_TIMED = 16
 """Most steps whose work a trace keeps, the last ones: a step of a large model has 30,000 items."""
-
-
-class _RequestedBytes:
-    """Counters of the simulated GPUs for the meters: requested bytes, by which growth is found, in place of all others.
-    The figures of a prediction come from a replay of its trace, which would take as long at each phase again."""
-
-    def __init__(self, recorder: Recorder):
-        self._recorder = recorder
-
-    def read(self, device: int) -> dict[str, Any]:
-        requested = self._requested(device)
-        figures = {"all": {"current": requested.now, "peak": requested.peak}}
-        known = {name: figures for name in ("requested_bytes", "allocated_bytes", "active_bytes")}
-        return {**known, "reserved_bytes": {"all": {"current": 0, "peak": 0}}}
-
-    def reset_peaks(self, device: int, stats: dict[str, Any]) -> None:
-        requested = self._requested(device)
-        requested.peak = requested.now
-
-    def _requested(self, device: int) -> Requested:
-        return self._recorder.allocator.requested(self._recorder.memory.number_of(device))
-
-    def totals(self, device: int, stats: dict[str, Any]) -> tuple[int, int]:
-        return 0, 0
 
 
 class ScriptSteps:
@@ -68,7 +44,6 @@ class ScriptSteps:
         session.callbacks.piece, session.callbacks.step = [self._piece_ends], [self._step_ends]
         session.callbacks.outcome = self._or_early
         session.is_simulated = True
-        session.memory.counters = _RequestedBytes(recorder)  # type: ignore[assignment]  # all that the meters call
         recorder.sites.follow_script(user_line)
         recorder.sites.follow_modules(on_entering=self._counter.module)
         recorder.memory.on_first_request = self._read_settings

@@ -63,3 +63,10 @@ def test_a_step_is_cut_at_its_phases():
     assert first == [Alloc(0, 512, 0, 7)] and second == [Workspace(512, 0), Free(0)]
     assert (its_work.operators, its_work.modules, its_work.events_before) == (4, 5, [1])
     assert work == StepWork([], [], 2, 0)
+
+
+def test_steps_that_free_what_they_find_in_another_order_are_not_alike():
+    def freeing(*keys: int) -> Step:
+        return Step((1,), [Free(key) for key in keys], [], [], StepWork([], [], 0, 0), [], "")
+
+    assert freeing(-1, -2).form == freeing(-1, -2).form != freeing(-2, -1).form
