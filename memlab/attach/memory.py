@@ -89,9 +89,10 @@ class Memory:
     def others(self) -> list[dict[str, Any]]:
         """Return peaks of allocated and reserved bytes of the process's other devices, as the script would read, and
         the bytes in use there, with the peak of reserved ones."""
-        found = []
-        own = self.device
-        for index in () if own is None else [each for each in range(torch.cuda.device_count()) if each != own]:
+        found: list[dict[str, Any]] = []
+        if (own := self.device) is None:
+            return found
+        for index in {*range(torch.cuda.device_count())} - {own}:
             peak, reserved = torch.cuda.max_memory_allocated(index), torch.cuda.max_memory_reserved(index)
             if reserved:
                 free, total = torch.cuda.mem_get_info(index)

@@ -9,6 +9,7 @@ from torch.utils import flop_counter
 from memlab.core.config import Config
 from memlab.predict.constants import gpu_model
 from memlab.predict.trace.shadow.stand_ins import attention, torch_operators
+from memlab.predict.trace.work_items import KernelLaunch
 from tests.shadow.one_rank import run
 
 pytestmark = pytest.mark.shadow
@@ -93,6 +94,27 @@ def test_flops_are_those_of_every_query_head(monkeypatch, key_heads):
         )
         assert forward(query, key, key, out_val=query) == 2 * product
         assert backward(query, query, key, key, out_val=query) == 5 * product
+
+
+PACKED = """
+import torch
+heads = torch.ones(100, 4, 64, dtype=torch.bfloat16, device="cuda")
+ends = torch.zeros(3, dtype=torch.int32, device="cuda")
+weight = torch.nn.Parameter(torch.ones(1, device="cuda"))
+optimizer = torch.optim.SGD([weight])
+for _ in range(2):
+    for longest in (50, 90):
+        torch.ops.aten._flash_attention_forward(
+            heads, heads, heads, ends, ends, longest, longest, 0.0, False, False)
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+def test_flops_of_packed_samples_follow_from_the_longest_of_each_call(tmp_path):
+    trace, _ = run(tmp_path, PACKED)
+    found = [item.flops for item in trace.work if isinstance(item, KernelLaunch) and item.flops]
+    assert found == [2 * 2 * (2 * 4 * longest * longest * 64) for longest in (50, 90)]  # 2 samples, 2 products
 
 
 PEAKS = """

@@ -54,7 +54,7 @@ class Left(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What of a :class:`Step` has to be known to find out whether another one is alike."""
+    """The part of a :class:`Step` that a later step is compared with. A whole step has a million objects."""
 
     size: Any
     amounts: np.ndarray
@@ -98,13 +98,14 @@ class Step:
 
     @cached_property
     def form(self) -> int:
-        """A hash of all that is equal in steps that are alike. What it is of would be too large to be kept."""
-        freed = np.array([event.key for event in self.events if isinstance(event, FREE)])  # hash(-1) is hash(-2)
+        """Hash of everything that must be equal in two steps that are alike. ``others`` needs a ``repr`` that says all
+        of it."""
+        freed = np.array([event.key for event in self.events if isinstance(event, FREE)])  # hash(-1) equals hash(-2)
         work = (tuple(self.work.events_before), *self.work[2:])
         return hash((*map(_without_numbers, self.parts), *self.sites, work, repr(self.others), freed.tobytes()))
 
     @property
-    def outline(self) -> "Outline":
+    def outline(self) -> Outline:
         return Outline(self.size, self.amounts, self.form)
 
     def at(self, size: Any, amounts: np.ndarray) -> "Step":

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from types import CodeType, FrameType
-from typing import Any
 
 import torch
 
@@ -51,7 +50,7 @@ class AllocationSites:
         self.vocabularies: set[int] = set()  # of the models that have run
         self.of_small: list[Site] | None = None  # of a traced part's small allocations; None outside of one
         self._modules: RunningModules | None = None
-        self._place: tuple[str, str, Any, str, str] | None = None  # of the running call, once it was found
+        self._call = threading.local()  # ``place``: of the running call of an operator, once it was found
         self._sites = sites
         self._numbers: dict[tuple, int] = {}  # by the fields of a site
         self._without_shape: dict[tuple, Site] = {}
@@ -67,9 +66,9 @@ class AllocationSites:
         """Name of the module whose forward runs, or has made the node of autograd that runs."""
         return self.module or module_of_node(torch._C._current_autograd_node())
 
-    def call_ends(self) -> None:
-        """Note that what :meth:`of` is asked for next is of another call of an operator."""
-        self._place = None  # a node of autograd in it would keep its graph alive
+    def call_begins(self) -> None:
+        """Begin another call of an operator: all its results have one place in the code, which is looked for once."""
+        self._call.place = None
 
     def of(self, operator: object, nbytes: int, tensor: torch.Tensor | None = None) -> int:
         """Return the number of the site where an operator made ``tensor``. ``None``: a temporary of the operator."""
@@ -80,7 +79,7 @@ class AllocationSites:
         return self._number(_SMALL)
 
     def without_shape(self, site: Site) -> Site:
-        """Return the one site that stands for all that differ in their shapes alone."""
+        """Return a site without its shape: the same object for all sites that differ in their shapes alone."""
         return self._without_shape.setdefault(BUT_SHAPE(site), site.changed(shape=()))
 
     def like(self, site: Site, shape: tuple[int, ...], nbytes: int) -> int:
@@ -96,22 +95,22 @@ class AllocationSites:
 
     def _of_code(self, operator: str, tensor: torch.Tensor | None = None) -> tuple:
         """Return the fields of a site without an owner."""
-        if self._place is None:
-            self._place = self._find_place()
-        where, function, node, module, user_line = self._place
-        if tensor is not None and node is not None and _is_parameter_gradient(node, tensor):
+        if self._call.place is None:
+            self._call.place = self._find_place()
+        where, function, is_node, module, user_line = self._call.place
+        if is_node and tensor is not None and _is_parameter_gradient(torch._C._current_autograd_node(), tensor):
             function = PARAMETER_GRADIENT
         return "", operator, where, function, module, () if tensor is None else tuple(tensor.shape), user_line
 
-    def _find_place(self) -> tuple[str, str, Any, str, str]:
-        """Return where and in which function the running call is, the node of autograd that is this place if no line
-        explains it, the module that requests memory, and the user's line."""
-        node = None
+    def _find_place(self) -> tuple[str, str, bool, str, str]:
+        """Return the place of the running call: line and function, or the name of the node of autograd that runs;
+        whether it is such a node; the module that requests memory; and the user's line."""
         where, function = _innermost(self._label)
-        if not where:
-            node = torch._C._current_autograd_node()
-            where, function = _innermost(_label_of_any) if node is None else (node.name(), "")
-        return where, function, node, self._requesting, self._user_line()
+        if where:
+            return where, function, False, self._requesting, self._user_line()
+        node = torch._C._current_autograd_node()
+        where, function = _innermost(_label_of_any) if node is None else (node.name(), "")
+        return where, function, node is not None, self._requesting, self._user_line()
 
     def follow_modules(self, on_entering: Callable[[], None]) -> None:
         """Record the running module with each later allocation. ``on_entering`` runs at each forward."""

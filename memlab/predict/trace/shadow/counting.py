@@ -258,7 +258,8 @@ class Counter:
         return (*sizes, *results)
 
     def _flops(self, known: _Operator, args: tuple, kwargs: dict[str, Any], out: Any, tensors: Iterable) -> int:
-        """Evaluate torch's formula, once for the shapes of ``tensors`` and all other arguments: it takes long."""
+        """Return the FLOPs of a call. torch's slow formula is evaluated once for equal shapes of ``tensors``, which are
+        all tensors of the call, and equal other arguments."""
         others = [arg for arg in (*args, *kwargs.values()) if not isinstance(arg, torch.Tensor)]
         key = (known, str(others), *(tensor.shape for tensor in tensors))
         if key not in self._flops_of:

@@ -81,7 +81,7 @@ class _Fresh:
 
 
 _UNSEEN: Any = object()
-"""Stands for the description of a result whose operator has not been called with these shapes."""
+"""Stands for a description that is missing: the operator has not been called with these shapes."""
 
 _NO_FAKE = "no fake impl registered"
 """Part of torch's message for operators that were made in Python (``torch.library.custom_op``)."""
@@ -122,8 +122,11 @@ class FakeResults:
         return self._fake(tensor, device)
 
     def _of_meta(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Return what the kernel for meta tensors does with fake ones: a call inside ``in_kernel_invocation_manager``
-        of ``torch/_subclasses/fake_tensor.py``, which is a generator and takes longer than the kernel."""
+        """Call an operator's kernel for meta tensors with fake tensors.
+
+        Source: ``in_kernel_invocation_manager`` in ``torch/_subclasses/fake_tensor.py``, a generator that takes longer
+        than the kernel.
+        """
         with torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard():
             self._mode.in_kernel_invocation = True
             torch._C._set_meta_in_tls_dispatch_include(True)

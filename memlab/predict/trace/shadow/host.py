@@ -20,8 +20,8 @@ LARGE_BYTES = 4 << 20
 
 def runs(func, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Whether a call must really be made."""
-    is_first = bool(args) and type(args[0]) is FakeTensor  # as for most calls
-    if is_first or any(isinstance(tensor, FakeTensor) for tensor in tensors_in(args)):
+    first_is_fake = bool(args) and type(args[0]) is FakeTensor  # in most calls: then no other argument is looked at
+    if first_is_fake or any(isinstance(tensor, FakeTensor) for tensor in tensors_in(args)):
         return False
     place = kwargs.get("device")
     if place is not None and place.type == device.NAME:

@@ -107,7 +107,7 @@ HOST_MINIMUM_BYTES = MIB
 
 
 class _Watched(weakref.ref):
-    """Storage in a block, and the event when it is gone."""
+    """Weak reference to a storage, with the key of its block, and the kind of event that frees the block."""
 
     __slots__ = ("freed", "key")
     key: int
@@ -174,10 +174,9 @@ class MemoryEvents:
 
     def see(self, out: Any, func: Any = None, pinned: bool = False) -> None:
         """Record every new storage in ``out``, a tensor or nested lists and tuples of tensors that ``func`` made."""
-        self._sites.call_ends()  # one that an exception has ended
+        self._sites.call_begins()
         for tensor in tensors_in(out):
             self._see_tensor(tensor, func, pinned)
-        self._sites.call_ends()
 
     def _see_tensor(self, tensor: torch.Tensor, func: Any, pinned: bool) -> None:
         storage = tensor.untyped_storage()
@@ -251,13 +250,12 @@ class MemoryEvents:
     def take(self, owner: object, blocks: Blocks, are_tensors: bool = False) -> list[int]:
         """Record allocations of a kernel and return their keys, for :meth:`give_back` when the kernel is done."""
         keys = []
-        self._sites.call_ends()
+        self._sites.call_begins()
         for block in blocks:
             nbytes, reduction = (block, None) if isinstance(block, int) else (block.buffer_bytes, block)
             keys.append(self._new_key())
             site = self._sites.of if are_tensors else self._sites.of_workspace
             self._request(keys[-1], nbytes, site(owner, nbytes), device.current(), reduction)
-        self._sites.call_ends()
         return keys
 
     def give_back(self, keys: Iterable[int]) -> None:

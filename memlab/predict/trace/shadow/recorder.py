@@ -89,7 +89,7 @@ class Recorder(TorchDispatchMode):
         if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)  # a library infers shapes, as DTensor does: that takes no memory
         if func in VIEWS and type(args[0]) is FakeTensor:
-            return self._view(func, args, kwargs)
+            return self._noted(self._results.of(func, args, kwargs), func, args, kwargs)
         if func in self.answers:
             return self.answers[func](*args, **kwargs)
         if is_made_of_others(func):
@@ -97,10 +97,7 @@ class Recorder(TorchDispatchMode):
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         func = in_place.for_ordinary_tensors(func, args, kwargs)
         if host.runs(func, args, kwargs):
-            out = func(*args, **kwargs)
-            self._see(out, func, kwargs)
-            self._count(func, args, kwargs, out)
-            return out
+            return self._noted(func(*args, **kwargs), func, args, kwargs)
         if func.namespace == "c10d":
             self.libraries.collective(func, args)
             out = collectives.answer(func, args, self.values)
@@ -117,10 +114,9 @@ class Recorder(TorchDispatchMode):
                 return self._computed(func, args, kwargs)
         return self._computed(func, args, kwargs)
 
-    def _view(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Return a view of a fake tensor, whose values it shares: no kernel runs."""
-        out = self._results.of(func, args, kwargs)
-        self.memory.see(out, func)
+    def _noted(self, out: Any, func, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Record the memory and the work of a call that takes no memory but that of its result; return the result."""
+        self._see(out, func, kwargs)
         self._count(func, args, kwargs, out)
         return out
 
@@ -130,11 +126,8 @@ class Recorder(TorchDispatchMode):
             args = (args[0], self._without_masks(args[1]), *args[2:])
         self.libraries.operator(func, args)
         kernel = self.kernels.get(func)
-        if kernel is None:  # it takes no memory but that of its result
-            out = self._result(func, args, kwargs)
-            self._see(out, func, kwargs)
-            self._count(func, args, kwargs, out)
-            return out
+        if kernel is None:
+            return self._noted(self._result(func, args, kwargs), func, args, kwargs)
         owner = kernel.owner or func
         for sizes in kernel.launches(*args, **kwargs):
             self.counter.kernel(str(owner), *sizes)

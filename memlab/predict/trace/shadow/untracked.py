@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept off the events and the work of a trace: millions of tuples without cycles."""
+"""Python's garbage collector does not visit the events and the work of a trace: millions of tuples without cycles."""
 
 import ctypes
 import gc
@@ -9,17 +9,19 @@ _untrack = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", cty
 
 
 class Untracked:
-    """Takes the elements of lists, tuples of numbers, off the collector before it looks at older objects: of a million
-    of them it would visit each again and again. The lists only grow, or are cleared."""
+    """Hides the elements of lists from the garbage collector, before each collection of more than the newest objects.
+
+    The elements must be tuples, also of subclasses, that are in no reference cycle. When a list is cut, some of its
+    later elements stay visible, which only takes time.
+    """
 
     def __init__(self, *lists: list[Any]):
-        self._lists = [(each, [0]) for each in lists]
+        self._lists, self._hidden = lists, [0] * len(lists)
         gc.callbacks.append(self._collection_begins)
 
     def _collection_begins(self, phase: str, info: dict[str, int]) -> None:
-        if phase != "start" or not info["generation"]:
-            return
-        for elements, done in self._lists:
-            begin = done[0] if done[0] <= len(elements) else 0
-            deque(map(_untrack, elements[begin:]), maxlen=0)
-            done[0] = len(elements)
+        if phase == "start" and info["generation"]:
+            for number, elements in enumerate(self._lists):
+                begin = self._hidden[number] if self._hidden[number] <= len(elements) else 0
+                deque(map(_untrack, elements[begin:]), maxlen=0)
+                self._hidden[number] = len(elements)
