@@ -33,13 +33,13 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.instrumentation import BARE, METERED, kind_of
 from memlab.attach.install import environment, install
 from memlab.attach.options import Options
 from memlab.files.disk import write_output
 from memlab.files.json_file import read_json, write_json
 
 SCRIPTS = Path(__file__).parent / "commands"
+BARE, METERED = "bare", "metered"
 LEAST_PAIRS = 6
 """From fewer pairs, even the smallest and the largest share hold the median with a probability below 95 %."""
 
@@ -68,7 +68,7 @@ def main() -> None:
 
 def alternate(script: str, size: str, warmup: int, steps: int, pairs: int) -> list[dict[str, Any]]:
     """Run a script in which the meters rest and work by turns. Returns the blocks without their first steps."""
-    kinds = [kind_of(index) for index in range(2 * pairs)]
+    kinds = [METERED if index % 4 in (1, 2) else BARE for index in range(2 * pairs)]
     seconds = run(script, METERED, size, warmup, steps, kinds)["step_seconds"]
     begins = range(warmup, len(seconds), steps)
     return [

@@ -83,19 +83,19 @@ class DriverReadings:
         return {"pid": os.getpid(), "devices": {device: self._of(device) for device in self._readings}}
 
     def _of(self, device: int) -> dict[str, Any]:
-        gpu = _index_in_nvml(device)
+        gpu = index_in_nvml(device)
         before = None if gpu is None else self._before.get(gpu)
         return {"gpu": gpu, "before": before, "readings": self._readings[device]}
 
     def _processes(self, device: int) -> dict[int, int]:
-        gpu = _index_in_nvml(device)
+        gpu = index_in_nvml(device)
         if self._nvml is not None and gpu is not None:
             with contextlib.suppress(OSError):
                 return self._nvml.processes(gpu)
         return {}
 
 
-def _index_in_nvml(device: int) -> int | None:
+def index_in_nvml(device: int) -> int | None:
     """Return NVML's index of a GPU; ``None`` for a part of one, as in ``CUDA_VISIBLE_DEVICES=MIG-...``."""
     try:
         return torch.cuda._get_nvml_device_index(device)

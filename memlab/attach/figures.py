@@ -1,5 +1,6 @@
 """Peaks of a process, folded together from the pieces of its time: by phase and in all, and where the highest is."""
 
+from dataclasses import replace
 from typing import Any
 
 from .batches import Size
@@ -14,6 +15,15 @@ class Figures:
         self.peak: dict[str, Any] = {}  # of the file: attached.peak
         self.retries: int | None = None  # of the allocator, since the process began
         self.ooms: int | None = None
+        self.retries_before = self.ooms_before = 0  # of earlier trainings in this process
+
+    def start_over(self, other: "Figures", has_trained: bool) -> None:
+        """Take over what another training has found before its first step. ``has_trained``: the time that it took
+        belongs to that training."""
+        before = {name: peaks for name, peaks in other.phases.items() if name in ONCE}
+        self.phases = {name: replace(peaks, seconds=0.0) if has_trained else peaks for name, peaks in before.items()}
+        self.total.host_peak_bytes = max((peaks.host_peak_bytes or 0 for peaks in before.values()), default=None)
+        self.retries_before, self.ooms_before = other.retries or 0, other.ooms or 0
 
     def fold(self, key: str | None, step: int | None, piece: Piece) -> None:
         """Add a piece. ``key``: its phase as :meth:`key` names it; ``step``: the number of its optimizer step."""

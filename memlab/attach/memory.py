@@ -69,6 +69,11 @@ class Memory:
         """Keep to the current device from now on."""
         self._settled = self.device
 
+    @property
+    def source(self) -> str:
+        """What counts the memory, as ``memory_source`` of the rank's file."""
+        return HOST if self.device is None else CUDA_ALLOCATOR
+
     def turn(self) -> Reading:
         """Return the figures since the last turn, and reset the peaks. No synchronisation, no allocation."""
         reading = Reading(*self.host.turn())

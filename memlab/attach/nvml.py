@@ -57,6 +57,12 @@ class Nvml:
         self._call("nvmlDeviceGetComputeRunningProcesses_v3", self._gpu(index), ctypes.byref(number), found)
         return {each.pid: each.used for each in found[: number.value] if each.used != NOT_AVAILABLE}
 
+    def energy_joules(self, index: int) -> float:
+        """Return the energy that the GPU has used since the driver was loaded. Raises ``OSError`` if it is not told."""
+        millijoules = ctypes.c_ulonglong()
+        self._call("nvmlDeviceGetTotalEnergyConsumption", self._gpu(index), ctypes.byref(millijoules))
+        return millijoules.value / 1000
+
     def _gpu(self, index: int) -> ctypes.c_void_p:
         handle = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))

@@ -27,14 +27,16 @@ class Peaks:
         return (self.host_peak_bytes if self.peak_allocated_bytes is None else self.peak_allocated_bytes) or 0
 
     def fold(self, reading: Reading) -> bool:
-        """Add a reading. Returns whether the deciding peak rose."""
-        rises = reading.deciding_peak > self.deciding_peak
-        if reading.peak_allocated is not None:
+        """Add a reading. Returns whether the deciding peak rose. While counting is paused, it does not."""
+        is_counted = reading.peak_allocated is not None
+        rises = reading.deciding_peak > self.deciding_peak and (is_counted or self.peak_allocated_bytes is None)
+        if is_counted:
             self.peak_allocated_bytes = max(self.peak_allocated_bytes or 0, reading.peak_allocated)
             self.peak_active_bytes = max(self.peak_active_bytes or 0, reading.peak_active)
             self.peak_reserved_bytes = max(self.peak_reserved_bytes or 0, reading.peak_reserved)
+            self.end_allocated_bytes, self.end_requested_bytes = reading.allocated, reading.requested
+        if reading.used is not None:
             self.used_bytes = max(self.used_bytes or 0, reading.used)
         self.host_peak_bytes = max(self.host_peak_bytes or 0, reading.host_peak)
-        self.end_allocated_bytes, self.end_requested_bytes = reading.allocated, reading.requested
         self.host_rss_bytes = reading.host_rss
         return rises

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from .facts import gather
 from .facts.machine import runtime_versions
 from .host_probe import probe_host
 from .install import FOLDER
-from .memory import CUDA_ALLOCATOR, HOST, pinned_peak_bytes
+from .memory import HOST, pinned_peak_bytes
 from .options import Options
 from .phases import ENGINE_INIT, MODEL_BUILD
 from .session import Session
+from .steps import since
 
 VERSION = 1
 
@@ -33,6 +35,7 @@ class RankFile:
 
     def __init__(self, session: Session):
         self.session = session
+        self.before_end: list[Callable[[], None]] = []  # ends of what records beside this file
         self.options: Options | None = None  # of the measurement that the place belongs to
         self.rank: int | None = None
         self.world_size = 1  # as long as torch.distributed was there to tell: a script may end it before itself
@@ -63,6 +66,8 @@ class RankFile:
     def write_at_the_end(self, error: BaseException | None) -> None:
         """Write the file when measuring ends. ``error``: what ended it. Then the session hears nothing any more."""
         session = self.session
+        for end in self.before_end:
+            end()
         session.finish(error)
         gather(session)
         outcome = session.outcome(error)
@@ -95,13 +100,14 @@ class RankFile:
         names = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
         phases = {phase: {name: getattr(each, name) or 0 for name in names} for phase, each in figures.phases.items()}
         properties = None if device is None else torch.cuda.get_device_properties(device)
+        warmup = session.options.warmup or 1
         seconds = session.rows.seconds if outcome["ended"] != "running" else []  # many, and the rows have them
         trained: dict[str, Any] = next((model for model in session.facts.get("models", ()) if model["trained"]), {})
         return {
             "rank": self.rank,
             "device": "cpu" if device is None else f"cuda:{device}",
             "device_name": "CPU" if device is None else properties.name,
-            "memory_source": HOST if device is None else CUDA_ALLOCATOR,
+            "memory_source": session.memory.source,
             "status": outcome["status"],
             "reason": outcome.get("reason"),
             "device_total_bytes": None if device is None else properties.total_memory,
@@ -112,11 +118,11 @@ class RankFile:
             "host_rss_bytes": total.host_rss_bytes,
             "host_peak_bytes": total.host_peak_bytes,
             "host_pinned_bytes": pinned_peak_bytes(),
-            "num_alloc_retries": figures.retries,
-            "num_ooms": figures.ooms,
-            "phases": {} if device is None else phases,
-            "warmup_seconds": [each for each in seconds[:1] if each is not None],
-            "step_seconds": [each for each in seconds[1:] if each is not None],
+            "num_alloc_retries": since(figures.retries_before, figures.retries),
+            "num_ooms": since(figures.ooms_before, figures.ooms),
+            "phases": {} if session.memory.source == HOST else phases,
+            "warmup_seconds": [each for each in seconds[:warmup] if each is not None],
+            "step_seconds": [each for each in seconds[warmup:] if each is not None],
             "skipped_steps": session.steps_skipped,
             "parameters": trained.get("parameters"),
             "trainable_parameters": trained.get("trainable_parameters"),
@@ -126,13 +132,14 @@ class RankFile:
             "host_probe": self.host_probe,
             "timing": self._timing(),
             "attached": self._attached(outcome),
+            **session.given,
         }
 
     def _unknown(self) -> dict[str, str]:
         """Name the figures that could not be found out, with the reasons."""
         session = self.session
         reasons = {"losses": "A command's losses are not read: the host would wait for the device."}
-        if session.memory.device is None:
+        if session.memory.source == HOST:
             reasons["peak_allocated_bytes"] = "The process used no GPU: torch counts no memory of the host."
         if session.steps_recorded and not any(session.rows.seconds):
             reasons["step_seconds"] = "Torch's memory history was recorded in every step, which slows them."
@@ -142,14 +149,14 @@ class RankFile:
             reasons["engine_init"] = (
                 "Nothing showed where the making of the optimizer ended and the first forward began."
             )
-        return reasons
+        return {name: why for name, why in reasons.items() if name not in session.given} | session.unknown
 
     def _timing(self) -> dict[str, float]:
         session, began = self.session, self.session.options.started_at
         timing = {"launch_s": session.started - began} if began else {}
         for name, phase in (("build_s", MODEL_BUILD), ("init_s", ENGINE_INIT)):
-            if phase in session.figures.phases:
-                timing[name] = session.figures.phases[phase].seconds
+            if (peaks := session.figures.phases.get(phase)) and peaks.seconds:
+                timing[name] = peaks.seconds
         if session.steps_done:
             timing["train_s"] = sum(each for each in session.rows.seconds if each is not None)
         return timing

@@ -4,6 +4,7 @@ Listeners (listeners/) call the methods below. None of them raises into the scri
 for: ``SystemExit(0)``.
 """
 
+import gc
 import os
 import sys
 import threading
@@ -75,6 +76,8 @@ class Session:
         self.micro_batches = self.optimizer_calls = 0
         self.objects = ScriptObjects()
         self.facts: dict[str, Any] = {}  # what the script set (facts/)
+        self.given: dict[str, Any] = {}  # figures of the rank's file that the script itself provides
+        self.unknown: dict[str, str] = {}  # figures that the script could not provide -> the reason
         self.data_files: list[str] = []
         self.trainer_runs = False
         self._out_of_memory = threading.RLock()  # a signal's handler may run out of memory as well
@@ -89,6 +92,21 @@ class Session:
     def begin_anew(self, options: Options) -> None:
         """Forget what was measured, and measure from now on."""
         Session.__init__(self, options, self.memory, self.callbacks, self.is_simulated)
+
+    def start_over(self, options: Options) -> None:
+        """Begin to measure a training of the same objects, with an empty cache and without earlier peaks. What was
+        found before the first step stays; its time belongs to the first training."""
+        self.timeline.begin_base(None)
+        before = dict(vars(self))
+        self.begin_anew(options)
+        for name in ("started", "timeline", "objects", "facts", "trainer_runs"):
+            setattr(self, name, before[name])
+        self.figures.start_over(before["figures"], has_trained=before["steps_done"] > 0)
+        self.callbacks.starts_over()
+        gc.collect()
+        if self.memory.device is not None:
+            torch.cuda.empty_cache()
+        self.memory.turn()
 
     def begin_in_child(self) -> None:
         """Begin anew in a forked process, which may become a rank. A child of a rank stays unmeasured.
@@ -281,18 +299,18 @@ class Session:
             return
         end, self._end = self._end, None
         is_profiled = self.options.profiles(self.step.number)
-        self.rows.add(self.step, end, self._skipped, is_timed=not (is_profiled or self.step.recorded))
+        is_recorded = self.step.recorded and self.step.number > (self.options.warmup or 0)
+        self.rows.add(self.step, end, self._skipped, is_timed=not (is_profiled or is_recorded))
         self.steps_recorded += self.step.recorded
         self.figures.name_batch_of_peak(self.step.number, self.step.size)
         self.steps_done += 1
-        for step_ended in self.callbacks.step:
-            step_ended()
+        took_time = [step_ended() for step_ended in self.callbacks.step]
         self.steps_skipped += self._skipped
         if self.steps_done == 1:
             self.memory.settle()
             self.callbacks.first_step()
-        looked = self.growth.step_ends(self.step)
-        if self.steps_done == 1 or is_profiled or self.step.recorded or looked:  # the meters' time is no step's
+        took_time.append(self.growth.step_ends(self.step))
+        if self.steps_done == 1 or is_profiled or self.step.recorded or any(took_time):  # the meters' time is no step's
             end = self._mark()
         self._begin_step(end, self.step.retries, self.step.ooms)
         if time.monotonic() - self._saved_at > SAVE_EVERY_S or self.steps_done == 1:

@@ -3,7 +3,6 @@
 import atexit
 import os
 import sys
-from collections.abc import Iterable
 from typing import NoReturn
 
 from .facts import gather
@@ -28,25 +27,26 @@ def start(folder: str) -> None:
     begin(Options.read(folder))
 
 
-def begin(options: Options) -> RankFile:
-    """Measure from now on. Libraries are listened to from the first time on."""
+def begin(options: Options, memory: Memory | None = None) -> RankFile:
+    """Measure from now on. Libraries are listened to from the first time on. ``memory``: other meters than those of the
+    GPU and the host."""
     global _file
     if _file is not None:
         _file.session.begin_anew(options)
         return _file
-    session = Session(options, Memory())
+    session = Session(options, memory or Memory())
     _file = RankFile(session)
     session.memory.install()
     session.callbacks.first_step = lambda: gather(session)
     session.callbacks.save = lambda: _file.write(RUNNING)
     os.register_at_fork(after_in_child=session.begin_in_child)
     listen_to_all(session)
-    recorders: list[MemoryHistory | OutOfMemoryKeeper | StepsProfiler] = [_keep_out_of_memory(session, _file)]
+    _file.before_end.append(_keep_out_of_memory(session, _file).end)
     if options.explain and options.explains(rank_number()):
-        recorders.append(_record(session, _file, options))
+        _file.before_end.append(_record(session, _file, options).end)
     if options.profile:
-        recorders.append(_profile(session, _file, options.profile))
-    _end_with_the_process(_file, recorders)
+        _file.before_end.append(_profile(session, _file).end)
+    _end_with_the_process(_file)
     return _file
 
 
@@ -74,6 +74,7 @@ def _keep_out_of_memory(session: Session, file: RankFile) -> OutOfMemoryKeeper:
             keeper.end()
 
     session.callbacks.piece.append(piece_ends)
+    session.callbacks.starts_over = keeper.forget_parts
     session.callbacks.out_of_memory = runs_out_of_memory
     return keeper
 
@@ -108,8 +109,8 @@ def _at(session: Session) -> tuple[str | None, int | None, str | None]:
     return session.figures.key(now["phase"], session.steps_done), now["step"], now["where"]
 
 
-def _profile(session: Session, file: RankFile, after: int) -> StepsProfiler:
-    """Run torch's profiler on rank 0, in the steps after the optimizer step ``after``."""
+def _profile(session: Session, file: RankFile) -> StepsProfiler:
+    """Run torch's profiler on rank 0, in the steps after the optimizer step ``options.profile``."""
     profiler = StepsProfiler(file.place)
 
     @contained
@@ -119,7 +120,7 @@ def _profile(session: Session, file: RankFile, after: int) -> StepsProfiler:
     @contained
     def step_ends() -> None:
         profiler.step_ends()
-        if session.steps_done == after and file.rank == 0:
+        if session.steps_done == session.options.profile and file.rank == 0:
             profiler.begin()
 
     session.callbacks.piece.append(piece_ends)
@@ -127,9 +128,7 @@ def _profile(session: Session, file: RankFile, after: int) -> StepsProfiler:
     return profiler
 
 
-def _end_with_the_process(
-    file: RankFile, recorders: Iterable[MemoryHistory | OutOfMemoryKeeper | StepsProfiler]
-) -> None:
+def _end_with_the_process(file: RankFile) -> None:
     """Write the rank's file when the interpreter ends, and when the script ends the process without it."""
     session = file.session
 
@@ -137,8 +136,6 @@ def _end_with_the_process(
     def write() -> None:
         error = getattr(sys, "last_value", None)
         if os.getpid() == session.pid and session.is_worth_a_file(error):
-            for recorder in recorders:
-                recorder.end()
             file.write_at_the_end(error)
 
     atexit.register(write)

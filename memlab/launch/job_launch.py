@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from memlab.attach import install
 from memlab.core.plan import shape_of
 from memlab.core.record import Record
 from memlab.files.build_locks import STALE_S, holder, old_locks, told
@@ -23,6 +24,7 @@ from memlab.launch.streams import ToLog
 from memlab.launch.user_command.measure import launch_command
 from memlab.rules.unsupported import unsupported
 from memlab.runs.job import Job
+from memlab.runs.operator_profile import PROFILED_RANK, keep_operators
 from memlab.system.deadman import TOKEN_VARIABLE, marked
 from memlab.system.environment import extensions_dir, rank_environment, sweep_stale_locks
 from memlab.system.machine import Gpu, Machine, detect
@@ -150,6 +152,7 @@ class _JobsLaunch:
         words = command(plan, [job.folder for job in self.jobs], self.gpu_ids, port)
         for job in self.jobs:
             job.start(words)
+            install.remove(job.folder.path)
         self.is_started = True
         environment = rank_environment(plan, self.machine)
         environment |= {"MEMLAB_STARTED_AT": repr(time.time()), TOKEN_VARIABLE: token}
@@ -223,6 +226,8 @@ class _JobsLaunch:
         before = [list(shape_of(earlier.config)) for earlier in self.jobs[: len(self.records)]]
         measured = job.measured_record(self.machine, isolation, ranks, total_s)
         record = replace(measured, status=status, reason=reason, before_in_launch=before)
+        keep_operators(job.folder, PROFILED_RANK)
+        install.remove(job.folder.path)
         job.folder.finish(record)
         self.records.append(record)
         if not (self.tries_again and _is_worth_another_try(record, self.control)):

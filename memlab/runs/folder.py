@@ -233,18 +233,19 @@ class RunFolder:
         return {}
 
     def read_ranks(self, world_size: int) -> list[dict[str, Any]]:
-        """Read the files of the ranks. A rank without a readable, valid file is left out."""
-        return list(self._read_ranks(range(world_size)))
+        """Read the files of the ranks that have ended. A rank without a readable, valid file is left out."""
+        ranks = self._read_ranks(range(world_size))
+        return [rank for rank in ranks if (rank["attached"] or {}).get("ended") != "running"]
 
     def _read_ranks(self, numbers: Iterable[int]) -> Iterator[dict[str, Any]]:
         for rank in numbers:
             with contextlib.suppress(RecordError, SchemaError):
-                yield decode_rank(read_json(self.rank_file(rank)))
+                yield whole_rank(decode_rank(read_json(self.rank_file(rank))))
 
     def read_attached_ranks(self) -> list[dict[str, Any]]:
         """Read the files of the ranks of a command, however many there are, lowest rank first."""
         ranks = self._read_ranks(self._ranks_with("json"))
-        return [whole_rank(rank) for rank in ranks if rank.get("attached") is not None]
+        return [rank for rank in ranks if rank["attached"] is not None]
 
     def write_ranks(self, ranks: Sequence[Mapping[str, Any]]) -> None:
         """Write the files of the ranks of a command again, without secrets."""

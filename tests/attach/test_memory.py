@@ -4,8 +4,11 @@ import pytest
 import torch
 from fake_allocator import Allocator
 
-from memlab.attach.memory import Memory
-from memlab.worker.memory import CudaMemory
+from memlab.attach.memory import Memory, Reading
+from memlab.attach.options import Options
+from memlab.attach.peaks import Peaks
+from memlab.attach.phases import OPTIMIZER_STEP
+from memlab.attach.session import Session
 
 
 @pytest.fixture
@@ -72,16 +75,34 @@ def test_what_the_script_resets_is_not_lost(allocator):
     assert torch.cuda.max_memory_allocated() == 40
 
 
-def test_memlabs_own_worker_reads_the_same_counters(allocator):
-    memory = CudaMemory(torch.device("cuda", 0))
-    memory.install()
-    memory.enter("model_build")
+def test_a_further_training_starts_over_with_what_was_before_its_first_step(allocator, monkeypatch):
+    """A launch of several points: one model and one engine, then training after training."""
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    session = Session(Options("first", started_at=1.0), Memory())
+    forgotten: list[str] = []
+    session.callbacks.starts_over = lambda: forgotten.append(session.options.folder)
     allocator.change(100)
-    allocator.change(-60)
-    torch.cuda.reset_peak_memory_stats()  # as DeepSpeed does
-    memory.enter("forward")
-    allocator.change(20)
-    memory.enter(None)
-    peaks = {name: (phase.peak_allocated_bytes, phase.end_allocated_bytes) for name, phase in memory.phases.items()}
-    assert peaks == {"model_build": (100, 40), "forward": (60, 60)}
-    assert memory.retries_and_ooms() == (0, 0)
+    session.timeline.begin_base(None)
+    session.start_over(Options("first"))
+    build = session.figures.phases["model_build"]
+    assert (build.peak_allocated_bytes, session.figures.total.peak_allocated_bytes) == (100, None)
+    assert build.seconds > 0 and session.figures.total.host_peak_bytes == build.host_peak_bytes
+
+    with session.running(OPTIMIZER_STEP):
+        allocator.change(20)
+    session.steps_done, session.facts["version"] = 1, 2
+    assert session.figures.total.peak_allocated_bytes == 120
+    session.start_over(Options("second"))
+    assert list(session.figures.phases) == ["model_build"] and session.figures.phases["model_build"].seconds == 0
+    assert (session.steps_done, session.facts, forgotten) == (0, {"version": 2}, ["first", "second"])
+    with session.running(OPTIMIZER_STEP):
+        allocator.change(5)
+    assert session.figures.total.peak_allocated_bytes == 125
+
+
+def test_while_counting_is_paused_the_peaks_stay(allocator):
+    peaks, counted = Peaks(), Reading(host_rss=9, host_peak=9, allocated=1, peak_allocated=3, peak_active=3)
+    counted.peak_reserved = 9
+    assert peaks.fold(counted) and not peaks.fold(Reading(host_rss=8, host_peak=20))
+    assert (peaks.peak_allocated_bytes, peaks.end_allocated_bytes, peaks.host_peak_bytes) == (3, 1, 20)
+    assert (peaks.host_rss_bytes, peaks.used_bytes) == (8, None)

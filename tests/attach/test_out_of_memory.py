@@ -243,38 +243,6 @@ def test_the_last_parts_of_the_run_are_remembered(keeper, tmp_path):
     assert last == {"phase": "forward", "step": 99, "allocated": 109, "peak_allocated": 119, "peak_reserved": 129}
 
 
-@pytest.mark.parametrize(("is_recorded", "kept"), [(True, []), (False, ["rank0.out_of_memory.json"])])
-def test_memlabs_own_training_keeps_it_once_the_recording_is_over(keeper, tmp_path, is_recorded, kept):
-    from memlab.worker.session import Session as OwnTraining
-
-    heard = []
-    memory = SimpleNamespace(current="backward", latest=(1, 2, 3, 4))
-    history = SimpleNamespace(records=is_recorded, out_of_memory=lambda request: heard.append("history"))
-    history.piece_ends = lambda *piece, ends_phase: heard.append(piece)
-    session = SimpleNamespace(
-        device=SimpleNamespace(memory=memory), history=history, keeper=keeper, point=SimpleNamespace(profiler=None)
-    )
-    session.piece = lambda phase: (phase, 5, None)
-    OwnTraining.phase_ends(session, "forward")
-    OwnTraining.runs_out_of_memory(session, *REQUEST)
-    assert heard == [("forward", 5, None), *["history"] * is_recorded]
-    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".json"] == kept
-    if kept:
-        (part,) = written(tmp_path)[1]["last_parts"]
-        assert (part["phase"], part["allocated"], part["peak_allocated"], part["peak_reserved"]) == ("forward", 1, 2, 4)
-
-
-def test_the_parts_of_the_point_before_are_forgotten(keeper, tmp_path):
-    from memlab.worker.session import Session as OwnTraining
-
-    keeper.part_ends("optimizer_step", 8, 1, 2, 3)
-    point = SimpleNamespace(is_measured=True, is_done=True, profiled_step_end=lambda: None, write=lambda: None)
-    OwnTraining.step_end(SimpleNamespace(point=point, points=[point, point], index=0, keeper=keeper))
-    keeper.part_ends("forward", 1, 1, 2, 3)
-    run_out(keeper)
-    assert [part["phase"] for part in written(tmp_path)[1]["last_parts"]] == ["forward"]
-
-
 def test_threads_run_out_of_memory_one_after_the_other():
     session, inside, most = Session(Options("folder"), SimpleNamespace(turn=lambda: None)), [], []
 

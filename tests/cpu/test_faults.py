@@ -23,7 +23,7 @@ def test_out_of_memory_is_a_result(start):
     assert record["status"] == "gpu_oom"
     assert "rank 1" in record["reason"] and "Tried to allocate 1.50 GiB" in record["reason"]
     (rank,) = [rank for rank in record["ranks"] if rank["rank"] == 1]
-    assert rank["oom"] == {**rank["oom"], "step": 1, "requested_bytes": 3 * 2**29}
+    assert rank["oom"] == {**rank["oom"], "step": 2, "requested_bytes": 3 * 2**29}
     assert rank["phases"]["first_backward"]["peak_allocated_bytes"] > 0
     assert run.alive() == []
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import distributed, multiprocessing
 
-from memlab.worker.memory import LiveTensorMemory
+from memlab.worker.live_tensors import LiveTensors
 
 pytestmark = pytest.mark.cpu
 
@@ -17,8 +17,8 @@ TENSORS = 400
 def _peak_of_one_after_another(rank: int, folder: Path) -> None:
     store = distributed.FileStore(str(folder / "store"), 2)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    meter = LiveTensorMemory()
-    meter.install()
+    meter = LiveTensors()
+    meter.resume()
     before = meter.settled()
     for _ in range(TENSORS):
         distributed.broadcast(torch.ones(NBYTES // 4), 0)

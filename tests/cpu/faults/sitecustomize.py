@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-TARGET = "memlab.worker.point"
+TARGET = "memlab.worker.session"
 WORKER_FILE = str(Path(__file__).resolve().parents[3] / "memlab" / "worker" / "__main__.py")  # under srun
 
 
@@ -34,7 +34,7 @@ def strike(what: str) -> None:
 
 
 class Patch(importlib.abc.MetaPathFinder):
-    """After the target is imported, its Point strikes at the chosen rank and step."""
+    """After the target is imported, its Launch strikes at the chosen rank, after the chosen step."""
 
     def find_spec(self, name, path, target=None):
         if name != TARGET:
@@ -44,23 +44,24 @@ class Patch(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             original(module)
-            self.patch(module.Point)
+            self.patch(module.Launch)
 
         spec.loader.exec_module = exec_module
         return spec
 
-    def patch(self, point) -> None:
+    def patch(self, launch) -> None:
         faults = [fault.split(":") for fault in os.environ["MEMLAB_TEST_FAULT"].split(",")]
-        step_end = point.step_end
+        step_end = launch.step_end
 
         def step_end_or_strike(self):
+            folder = self.point.folder.path.name
             step_end(self)
             for what, rank, step, *where in faults:
-                here = all(part in self.folder.path.name for part in where)
-                if here and self.rank == int(rank) and self.step == int(step):
+                here = all(part in folder for part in where)
+                if here and self.rank == int(rank) and self.session.steps_done == int(step):
                     strike(what)
 
-        point.step_end = step_end_or_strike
+        launch.step_end = step_end_or_strike
 
 
 if os.environ.get("MEMLAB_TEST_FAULT") and ("memlab.worker" in sys.orig_argv or sys.orig_argv[2:3] == [WORKER_FILE]):

@@ -4,7 +4,7 @@ Model, data, Trainer and phases are the worker's own code, so a prediction runs 
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -22,12 +22,15 @@ from memlab.runs.folder import RunFolder
 from memlab.worker.data import Shape
 from memlab.worker.flops import model_flops
 from memlab.worker.model import build_model
-from memlab.worker.session import ENGINE_PHASES, PointsTrainer, Steps, batches_for, optimizers_of, training_arguments
+from memlab.worker.trainer import PointsTrainer, Steps, batches_for, training_arguments
+
+ENGINE_PHASES = {"forward": "forward", "backward": "backward", "step": "optimizer_step"}
+"""Method of the DeepSpeed engine -> phase of its calls."""
 
 
 @dataclass
 class Shadow:
-    """The worker's session (``memlab.worker.session.Session``), recorded instead of measured. It trains as in ``plan``,
+    """The launch of a rank (``memlab.worker.session.Launch``), recorded instead of measured. It trains as in ``plan``,
     with the model and data of ``config``.
 
     ``split`` returns (batch, tokens) and is called once the engine is ready. It may fork, because nothing before
@@ -105,6 +108,15 @@ class Shadow:
     def _phase_ends(self, phase: str) -> None:
         self.owned.look(phase)
         self.recorder.phase(None)
+
+
+def optimizers_of(engine: torch.nn.Module | None) -> Iterator[torch.optim.Optimizer]:
+    """Yield torch's optimizers below the wrappers of DeepSpeed and accelerate."""
+    wrapper = getattr(engine, "optimizer", None)
+    while wrapper is not None:
+        if isinstance(wrapper, torch.optim.Optimizer):
+            yield wrapper
+        wrapper = getattr(wrapper, "optimizer", None)
 
 
 def _flops_by_token_and_pair(model: torch.nn.Module) -> tuple[float, float]:
