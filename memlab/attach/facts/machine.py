@@ -67,8 +67,9 @@ def own_modules(script: str | None) -> dict[str, str]:
     roots = _folders(os.path.dirname(script or ""), os.getcwd())
     memlab = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     installed = _folders(*sysconfig.get_paths().values(), memlab)
-    files = {os.path.realpath(file) for each in list(sys.modules.values()) if (file := getattr(each, "__file__", None))}
-    own = sorted(file for file in files if file.startswith(roots) and not file.startswith(installed))
+    files = {file for each in list(sys.modules.values()) if (file := getattr(each, "__file__", None))}
+    others = map(os.path.realpath, (file for file in files if not file.startswith(installed)))  # slow for thousands
+    own = sorted(file for file in set(others) if file.startswith(roots) and not file.startswith(installed))
     return {os.path.relpath(file): _sha256(file) for file in own if os.path.isfile(file)}
 
 
