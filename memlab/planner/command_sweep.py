@@ -24,6 +24,7 @@ from memlab.launch.sweep import MeasuredSweep
 from memlab.planner.command_point import KEY, kept_folder, predict_point, prediction_key
 from memlab.planner.parallel import ParallelPredictor
 from memlab.planner.search import Outcome, Predictor, Progress, fits, next_size, outcome_of
+from memlab.planner.user_command import PROCESSES
 from memlab.predict.limits import unpredictable
 from memlab.predict.memory.rank_results import estimate
 from memlab.predict.prediction import NOWHERE
@@ -73,9 +74,6 @@ def _by_rank(traces: Mapping[int, Mapping[int, Trace]]) -> Sequence[Interpolator
         for rank in sorted(ranks)
     ]
 
-
-PROCESSES = 2
-"""Processes of a prediction: rank 0, and one for all other ranks."""
 
 MARGIN = 1.25
 """Memory that a further prediction must find, as a multiple of what one took so far: a larger batch takes more."""

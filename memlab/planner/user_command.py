@@ -2,8 +2,9 @@
 
 import os
 import shlex
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,7 +32,15 @@ from memlab.predict.memory.whole_epoch import ORDER, other_orders, with_whole_ep
 from memlab.predict.memory.workspaces import WORKSPACES, with_workspaces
 from memlab.predict.outside.appearances import COMMUNICATOR
 from memlab.predict.time.calibrate import resolve
-from memlab.predict.trace.run_command import ITS_OUTPUT, LOG, Node, RanksDiffer, Simulated, simulate
+from memlab.predict.trace.run_command import (
+    ITS_OUTPUT,
+    LOG,
+    Node,
+    RanksDiffer,
+    Simulated,
+    choices_so_far,
+    simulate,
+)
 from memlab.predict.trace.shadow.launchers import ALL_RANKS
 from memlab.predict.trace.shadow.unpredictable import NAME, SET_DEVICE
 from memlab.predict.trace.shadow_process import ShadowError
@@ -72,6 +81,11 @@ def offline_variables(sandbox: Sandbox, environ: Mapping[str, str]) -> dict[str,
     trackers = {name: value for name, value in {**TRACKERS, **wandb}.items() if environ.get(name) not in SWITCHED_OFF}
     return {**({} if sandbox.network else HUB), **trackers}
 
+
+PROCESSES = 2
+"""Processes of a prediction: rank 0, and one for all other ranks."""
+
+POLL_S = 0.5
 
 RANGED = ("peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
 
@@ -171,31 +185,61 @@ def predicted_record(
     """
     began = time.time()
     trace = partial(traced_command, hardware=hardware, steps=steps, environ=environ, timeout_s=timeout_s)
+    is_early = len(os.sched_getaffinity(0)) >= 2 * min(hardware.gpus, PROCESSES)
     try:
-        traced = trace(words, folder)
+        with _thread_beside(environ) as beside:
+            traced, others = _both_ends(trace, words, folder, beside, is_early)
+            record, rows = record_of(traced)
+            keep_what_was_found(record.ranks, folder)
+            folder.write_step_rows(rows)
+            ranges = []
+            if record.ranks and record.status == "ok":
+                need = {key: max(rank[key] for rank in record.ranks) for key in RANGED}
+                config = traced.config
+                workspaces = with_workspaces(config, traced.traces, need, resolve(config).host)
+                ranges += [{"choice": WORKSPACES, **workspaces}] if workspaces else []
+                ranges += _range_of_orders(traced, need)
+            ranges = [*(_range(choice, record, other) for choice, other in others.items()), *ranges]
     except CommandFailed as error:
         record = _ended(error.status, str(error), words, steps, time.time() - began)
         return record.with_command(effects=error.effects)
-    with _thread_beside(environ) as beside:
-        others = {}  # they run while this thread replays
-        for choice in sorted({choice for each in traced.traces.values() for choice in each.choices}):
-            place = RunFolder(folder.own_folder(f"other_end_{choice}"))
-            others[choice] = beside.submit(trace, words, place, other_end=choice).result
-        record, rows = record_of(traced)
-        keep_what_was_found(record.ranks, folder)
-        folder.write_step_rows(rows)
-        ranges = []
-        if record.ranks and record.status == "ok":
-            need = {key: max(rank[key] for rank in record.ranks) for key in RANGED}
-            config = traced.config
-            workspaces = with_workspaces(config, traced.traces, need, resolve(config).host)
-            ranges += [{"choice": WORKSPACES, **workspaces}] if workspaces else []
-            ranges += _range_of_orders(traced, need)
-        ranges = [*(_range(choice, record, other) for choice, other in others.items()), *ranges]
     record = record.with_command(ranges=ranges)
     if not wants_changes(record):
         return record
     return record.with_command(changes=predicted_changes(traced, record, trace, on_change))
+
+
+def _both_ends(
+    trace: Callable[..., TracedCommand],
+    words: Sequence[str],
+    folder: RunFolder,
+    beside: ThreadPoolExecutor,
+    is_early: bool,
+) -> tuple[TracedCommand, dict[str, Callable[[], TracedCommand]]]:
+    """Run a script. Return it, and for each choice that it made what waits for the run with that choice made the other
+    way round. These run in ``beside``: ``is_early``, from the moment of the choice on, where a core is free for them;
+    else after the script."""
+    others: dict[str, Callable[[], TracedCommand]] = {}
+    is_over = threading.Event()
+
+    def begin(choices: Iterable[str]) -> None:
+        for choice in sorted(set(choices) - others.keys()):
+            place = RunFolder(folder.own_folder(f"other_end_{choice}"))
+            others[choice] = beside.submit(trace, words, place, other_end=choice).result
+
+    def watch() -> None:
+        while not is_over.wait(POLL_S):
+            begin(choices_so_far(folder.path) if is_early else ())
+
+    with ThreadPoolExecutor(1) as watcher:
+        watcher.submit(watch)
+        try:
+            traced = trace(words, folder)
+        finally:
+            is_over.set()
+    made = sorted({choice for each in traced.traces.values() for choice in each.choices})
+    begin(made)
+    return traced, {choice: others[choice] for choice in made}
 
 
 @contextmanager

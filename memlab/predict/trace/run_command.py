@@ -43,7 +43,7 @@ VARIABLE = "MEMLAB_SIMULATION"
 SEED = 1
 """Seed of torch in a script that sets none itself, so that two predictions are equal."""
 
-_REQUEST, _REFUSAL, _STACK, _ALL_RANKS = "simulation.json", "refusal.txt", ".stack", "all_ranks"
+_REQUEST, _REFUSAL, _STACK, _ALL_RANKS, _CHOICE = "simulation.json", "refusal.txt", ".stack", "all_ranks", "choice_"
 
 
 def own_folder() -> Path:
@@ -103,6 +103,17 @@ def ask_for_all_ranks() -> NoReturn:
     """Note that the ranks differ, and end this process: see :class:`RanksDiffer`."""
     (own_folder() / _ALL_RANKS).touch()
     os._exit(1)
+
+
+def note_choice(choice: str) -> None:
+    """Note that the script of this process has made a choice (shadow/choices.py)."""
+    if VARIABLE in os.environ:
+        (own_folder() / f"{_CHOICE}{choice}").touch()
+
+
+def choices_so_far(folder: Path) -> list[str]:
+    """Return the choices that the command in this run folder, which may run, has made."""
+    return [path.name.removeprefix(_CHOICE) for path in (folder / install.FOLDER).glob(f"{_CHOICE}*")]
 
 
 def refusal(own: Path) -> str | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from memlab.predict.trace.run_command import note_choice
 from memlab.predict.trace.shadow.assumptions import Assumptions
 from memlab.predict.trace.shadow.values import Values
 from memlab.predict.trace.trace_format import GENERATION, ROUTING, SELECTION
@@ -57,6 +58,7 @@ class ValueReads:
         self._assumptions.note(CHOSEN[choice], may_be_a_size=True)
         if choice not in self._choices:
             self._choices.append(choice)
+            note_choice(choice)
 
     def _note_if_assumed(self, tensor: torch.Tensor, decides_sizes: bool) -> None:
         """Note a read of values that follow from a choice. ``decides_sizes``: what is read may become sizes."""
