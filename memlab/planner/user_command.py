@@ -188,7 +188,7 @@ def predicted_record(
     is_early = len(os.sched_getaffinity(0)) >= 2 * min(hardware.gpus, PROCESSES)
     try:
         with _thread_beside(environ) as beside:
-            traced, others = _both_ends(trace, words, folder, beside, is_early)
+            traced, others = _both_ends(trace, words, folder, environ, beside, is_early)
             record, rows = record_of(traced)
             keep_what_was_found(record.ranks, folder)
             folder.write_step_rows(rows)
@@ -213,6 +213,7 @@ def _both_ends(
     trace: Callable[..., TracedCommand],
     words: Sequence[str],
     folder: RunFolder,
+    environ: Mapping[str, str],
     beside: ThreadPoolExecutor,
     is_early: bool,
 ) -> tuple[TracedCommand, dict[str, Callable[[], TracedCommand]]]:
@@ -222,10 +223,14 @@ def _both_ends(
     others: dict[str, Callable[[], TracedCommand]] = {}
     is_over = threading.Event()
 
+    def run(place: RunFolder, other_end: str | None = None) -> TracedCommand:
+        token = f"{environ[TOKEN_VARIABLE]}-{other_end or 'script'}"  # at its end, each ends its own processes alone
+        return trace(words, place, environ={**environ, TOKEN_VARIABLE: token}, other_end=other_end)
+
     def begin(choices: Iterable[str]) -> None:
         for choice in sorted(set(choices) - others.keys()):
             place = RunFolder(folder.own_folder(f"other_end_{choice}"))
-            others[choice] = beside.submit(trace, words, place, other_end=choice).result
+            others[choice] = beside.submit(run, place, choice).result
 
     def watch() -> None:
         while not is_over.wait(POLL_S):
@@ -234,7 +239,7 @@ def _both_ends(
     with ThreadPoolExecutor(1) as watcher:
         watcher.submit(watch)
         try:
-            traced = trace(words, folder)
+            traced = run(folder)
         finally:
             is_over.set()
     made = sorted({choice for each in traced.traces.values() for choice in each.choices})

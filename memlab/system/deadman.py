@@ -56,12 +56,13 @@ NOT_A_PROGRAM = 0x00200000 | 0x00000004
 
 
 def marked(token: str) -> Iterator[int]:
-    """Yield the ids of the living processes of a launch."""
+    """Yield the ids of the living processes of a launch, and of its parts: ``token-part``."""
     return marked_by(TOKEN_VARIABLE, token)
 
 
 def marked_by(variable: str, value: str) -> Iterator[int]:
-    """Yield the ids of processes that were started with this environment variable (Linux: /proc), without zombies."""
+    """Yield the ids of processes that were started with this environment variable (Linux: /proc), without zombies. Its
+    value is ``value``, or that of a part of it: ``value-part``."""
     wanted = f"{variable}={value}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -69,7 +70,7 @@ def marked_by(variable: str, value: str) -> Iterator[int]:
                 variables = variables_of(entry)
             except OSError:  # the process has ended or belongs to another user
                 continue
-            if wanted in variables:
+            if any(each == wanted or each.startswith(wanted + b"-") for each in variables):
                 yield int(entry.name)
 
 

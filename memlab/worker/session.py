@@ -17,7 +17,6 @@ import torch
 from memlab.attach import start
 from memlab.attach.facts.models import parameter_counts
 from memlab.attach.phases import FORWARD
-from memlab.core.record import MODEL_FLOPS
 from memlab.core.record import MODEL_FLOPS, left_out
 from memlab.runs.folder import RunFolder
 from memlab.system.shared_memory import segment

@@ -12,11 +12,14 @@ from memlab.core.config import Hardware
 from memlab.core.errors import FolderError, MemlabError
 from memlab.planner import user_command
 from memlab.planner.user_command import HUB, TRACKERS
+from memlab.predict.trace import run_command
 from memlab.predict.trace.run_command import LOG, Simulated, SimulationError
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.runs.folder import RunFolder
-from memlab.system.deadman import guarded
+from memlab.system.deadman import TOKEN_VARIABLE, guarded
 from memlab.system.sandbox import limits
+
+TOKEN = {TOKEN_VARIABLE: "token"}
 
 
 def test_an_interrupted_prediction_has_a_record(tmp_path, monkeypatch):
@@ -92,9 +95,37 @@ def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, mo
     folder.claim()
     (tmp_path / "precious").mkdir()
     (folder.path / "other_end_routing").symlink_to(tmp_path / "precious")
-    found = user_command.predicted_record(["train.py"], Hardware(memory_gib=80.0), folder, None, {})
+    found = user_command.predicted_record(["train.py"], Hardware(memory_gib=80.0), folder, None, TOKEN)
     assert places == [folder.path, folder.path / "other_end_routing"]
     assert found.command["ranges"] == [{"choice": "routing", "failure": "seen"}]
+
+
+@pytest.mark.parametrize(("cores", "is_early"), [({0, 1}, True), ({0}, False)])
+def test_the_other_end_begins_with_the_choice_where_a_core_is_free(tmp_path, monkeypatch, record, cores, is_early):
+    monkeypatch.setattr(user_command, "POLL_S", 0.01)
+    monkeypatch.setattr(user_command.os, "sched_getaffinity", lambda pid: cores)
+    began, tokens = threading.Event(), []
+
+    def traced(words, folder, environ, other_end=None, **options):
+        tokens.append(environ[TOKEN_VARIABLE])
+        if other_end is None:
+            with monkeypatch.context() as process:
+                process.setenv(run_command.VARIABLE, str(folder.own_folder(".attach")))
+                run_command.note_choice("routing")
+            assert began.wait(60 if is_early else 0.1) == is_early
+        else:
+            began.set()
+            raise ShadowError("seen")
+        return SimpleNamespace(traces={0: SimpleNamespace(choices=["routing"])})
+
+    monkeypatch.setattr(user_command, "traced_command", traced)
+    monkeypatch.setattr(user_command, "record_of", lambda traced: (record(ranks=[], command={"words": []}), {}))
+    monkeypatch.setattr(user_command, "keep_what_was_found", lambda ranks, folder: None)
+    folder = RunFolder(tmp_path / "run")
+    folder.claim()
+    found = user_command.predicted_record(["train.py"], Hardware(memory_gib=80.0), folder, None, TOKEN)
+    assert [each["choice"] for each in found.command["ranges"]] == ["routing"]
+    assert tokens == ["token-script", "token-routing"]
 
 
 def test_the_other_end_runs_beside_the_replays_and_ends_with_what_interrupts_them(tmp_path, monkeypatch):
