@@ -29,20 +29,22 @@ A second process that makes an optimizer under the same number (a command of two
 
 ``memory_source``
     ``cuda_caching_allocator``, or ``host`` on a machine without a GPU. ``host``: only host memory and times are known;
-    the figures of the allocator are ``null`` and the top-level ``phases`` are empty.
+    the figures of the allocator are ``null`` and the top-level ``phases`` are empty. ``live_tensors``: memlab's own
+    training counts them on a CPU (worker/live_tensors.py).
 ``status``, ``reason``, ``oom``
     ``ok``; ``gpu_oom``, ``host_oom``, ``infra``, ``failed`` after an exception; ``interrupted`` while the rank runs, so
     also after a kill. A rank that ended well without an optimizer step is ``failed: no optimizer step seen``. ``oom``:
     ``requested_bytes``, ``message``, ``phase``, ``step``, and ``where`` (``file:line`` in the user's code).
 ``peak_allocated_bytes``, ``peak_active_bytes``, ``peak_reserved_bytes``, ``num_alloc_retries``, ``num_ooms``
-    From the start of the process (protocol ``cold``): the allocator's cache is never emptied.
+    From the start of the process (protocol ``cold``): the allocator's cache is never emptied. A training that starts
+    over (session.py; memlab's own) counts from there on.
 ``phases``
     Phase -> ``peak_allocated_bytes``, ``peak_reserved_bytes``, ``end_allocated_bytes``, as in a run of memlab's own.
     ``load``, ``model_build``, ``engine_init`` and ``resume`` happen before or between steps. ``forward``, ``backward``,
     ``optimizer_step``, ``generate``, ``evaluate`` and ``save`` have the prefix ``first_`` the first time: in the first
     optimizer step, or in the first generation, evaluation or saving. A phase's figures leave out the phases inside it.
 ``warmup_seconds``, ``step_seconds``
-    The first step; the others. A step lasts from the end of the step before to its own end, on the device's clock,
+    The first step, or as many as the options say; the others. A step lasts from the end of the step before to its own end, on the device's clock,
     without evaluation, saving, loading and resuming in between. Empty while the rank runs: its rows have the times.
 ``parameters``, ``trainable_parameters``, ``skipped_steps``, ``runtime``, ``timing``, ``unknown``
     As in ``RankResult``. ``timing``: ``launch_s`` (from the parent's start to torch's import), ``build_s``, ``init_s``,
