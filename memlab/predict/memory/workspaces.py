@@ -6,7 +6,8 @@ from itertools import accumulate
 
 from memlab.core.config import Config
 from memlab.predict.allocator import Options
-from memlab.predict.memory.rank_results import rank_results
+from memlab.predict.memory.rank_replays import RankReplays
+from memlab.predict.memory.rank_results import gpu_memory
 from memlab.predict.time.calibrate import Calibration
 from memlab.predict.trace.events import Event, Workspace
 from memlab.predict.trace.trace_format import Trace
@@ -25,15 +26,27 @@ def with_workspaces(
     sizes = [[each.nbytes for each in trace.events if isinstance(each, Workspace)] for trace in traces.values()]
     if not any(sizes):
         return None
-    taking = {rank: replace(trace, events=[_taken(event) for event in trace.events]) for rank, trace in traces.items()}
-    (results,) = rank_results([config], [taking], calibration)
-    limit = max(result.device_total_bytes for result in results)
+    limit = gpu_memory(config, traces.values()).total
+    taking = [_figures_with_workspaces(config, trace, calibration) for trace in traces.values()]
     found = {}
     for key, nbytes in need.items():
-        most = limit if any(each.oom for each in results) else max(getattr(each, key) for each in results)
+        most = max(figures[key] for figures in taking)
         apart = 0 if key == "peak_allocated_bytes" else max(map(_apart, sizes))
         found[key] = [nbytes, max(nbytes, most, min(nbytes + apart, limit))]
     return found
+
+
+def _figures_with_workspaces(config: Config, trace: Trace, calibration: Calibration) -> dict[str, int]:
+    """Return the figures of a rank that takes its workspaces: its whole GPU, where there is no room for them."""
+    gpu = gpu_memory(config, [trace])
+    taking = replace(trace, events=list(map(_taken, trace.events)))
+    replay = RankReplays(config, [taking], gpu.capacity, calibration).likely[0]
+    figures = {
+        "peak_allocated_bytes": replay.peak_allocated,
+        "peak_reserved_bytes": replay.peak_reserved,
+        "device_used_bytes": replay.peak_reserved + gpu.outside,
+    }
+    return dict.fromkeys(figures, gpu.total) if replay.oom else figures
 
 
 def _taken(event: Event) -> Event:
