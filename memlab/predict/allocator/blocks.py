@@ -2,7 +2,7 @@
 
 import bisect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +18,7 @@ class Block:
     allocated: bool = False
     prev: "Block | None" = None
     next: "Block | None" = None
-    streams: set[int] = field(default_factory=set)  # side streams that use it
+    streams: frozenset[int] = frozenset()  # side streams that use it
     waiting: bool = False  # freed, but a side stream may still use it
     freed_at: int = 0  # the pool's count of searches when it was freed: gives its age to the garbage collector
 
@@ -52,29 +52,30 @@ class Block:
 
 
 class _Sorted:
-    """Blocks sorted by size and address, or by address alone, with the operations of a C++ set."""
+    """Blocks sorted by size and address, or by address alone, with the operations of a C++ set. ``entries``: size (or
+    0), address and block of each."""
 
     def __init__(self, by_size: bool):
         self._by_size = by_size
-        self._entries: list[tuple[int, int, Block]] = []
+        self.entries: list[tuple[int, int, Block]] = []
 
     def __iter__(self) -> Iterator[Block]:
-        return iter([entry[2] for entry in self._entries])
+        return iter([entry[2] for entry in self.entries])
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __getitem__(self, index: int) -> Block:
-        return self._entries[index][2]
+        return self.entries[index][2]
 
     def add(self, block: Block) -> None:
-        bisect.insort(self._entries, (block.size if self._by_size else 0, block.address, block))
+        bisect.insort(self.entries, (block.size if self._by_size else 0, block.address, block))
 
     def remove(self, block: Block) -> None:
-        del self._entries[bisect.bisect_left(self._entries, (block.size if self._by_size else 0, block.address))]
+        del self.entries[bisect.bisect_left(self.entries, (block.size if self._by_size else 0, block.address))]
 
     def first_at_least(self, size: int) -> int:
-        return bisect.bisect_left(self._entries, (size,))
+        return bisect.bisect_left(self.entries, (size,))
 
 
 class Pool:
@@ -105,8 +106,10 @@ class Pool:
 
     def give_back(self, block: Block) -> None:
         """Merge the freed ``block`` with its free neighbours and add it to the free blocks."""
-        self.merge(block, block.prev)
-        self.merge(block, block.next)
+        if block.prev is not None:
+            self.merge(block, block.prev)
+        if block.next is not None:
+            self.merge(block, block.next)
         block.freed_at = self.searches
         self.free.add(block)
 

@@ -116,8 +116,8 @@ class CachingAllocator:
         self.allocated -= block.size
         if block.streams:
             due = self._requests + (self.release_delay if release_delay is None else release_delay)
-            self._pending[frozenset(block.streams)].append((self._requests, due, block))
-            block.streams.clear()
+            self._pending[block.streams].append((self._requests, due, block))
+            block.streams = frozenset()
             block.waiting = True
         else:
             self._give_back(block)
@@ -125,7 +125,7 @@ class CachingAllocator:
     def record_stream(self, key: int, stream: int) -> None:
         block = self._live[key]
         if block is not None and stream != block.pool.stream:
-            block.streams.add(stream)
+            block.streams |= {stream}
 
     def synchronize(self, requests: int | None = None) -> None:
         """Record that the host waited for all work of the first ``requests`` requests, or of all so far: blocks freed
@@ -190,18 +190,19 @@ class CachingAllocator:
 
     def _best_fit(self, pool: Pool, size: int) -> Block | None:
         pool.searches += 1
-        index = pool.free.first_at_least(size)
-        if index == len(pool.free):
+        index, entries = pool.free.first_at_least(size), pool.free.entries
+        if index == len(entries):
             return None
-        block = pool.free[index]
+        block = entries[index][2]
         if block.base is not None:
-            block = _least_expandable(pool, index)
+            index = _least_expandable(pool, index)
+            block = entries[index][2]
         limit = self.options.max_split_bytes
         if size < limit <= block.size:
             return None
         if size >= limit and block.size >= size + self.options.max_non_split_rounding_bytes:
             return None
-        pool.free.remove(block)
+        del entries[index]
         return block
 
     def _should_split(self, block: Block, size: int) -> bool:
@@ -333,11 +334,11 @@ class CachingAllocator:
             self.peak_reserved = self.reserved
 
 
-def _least_expandable(pool: Pool, index: int) -> Block:
-    """Return the first block from ``index`` on whose successor cannot grow less. Blocks that can grow further are kept
-    for larger requests."""
+def _least_expandable(pool: Pool, index: int) -> int:
+    """Return the index of the first block from ``index`` on whose successor cannot grow less. Blocks that can grow
+    further are kept for larger requests."""
     block = pool.free[index]
     while index + 1 < len(pool.free) and pool.free[index + 1].expandable_bytes < block.expandable_bytes:
         index += 1
         block = pool.free[index]
-    return block
+    return index

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memlab.predict.constants import HOST_PROCESS_BYTES, pinned_block
-from memlab.predict.trace.events import BeginPhase, Event, HostAlloc, HostFree
+from memlab.predict.trace.events import BeginPhase, Event, HostAlloc, HostFree, of_kinds
 from memlab.predict.trace.trace_format import Trace
+
+_SEEN = HostAlloc, HostFree
 
 
 @dataclass
@@ -25,7 +27,7 @@ def host_peak(trace: Trace) -> HostPeak:
     system.
     """
     memory = _HostMemory()
-    for event in trace.events:
+    for _, event in of_kinds(trace.events, *_SEEN):
         memory.see(event)
     return HostPeak(process=HOST_PROCESS_BYTES + memory.highest, pinned=memory.pinned)
 
@@ -33,7 +35,7 @@ def host_peak(trace: Trace) -> HostPeak:
 def host_peaks_of_pieces(trace: Trace) -> list[int]:
     """Return the highest resident set between each BeginPhase event and the next, in bytes."""
     memory, peaks, began = _HostMemory(), [], False
-    for event in trace.events:
+    for _, event in of_kinds(trace.events, BeginPhase, *_SEEN):
         if isinstance(event, BeginPhase):
             if began:
                 peaks.append(memory.highest)
@@ -46,7 +48,7 @@ def host_changes(trace: Trace) -> Iterator[tuple[int, int, int]]:
     """Yield the index of each event that changes the memory of the tensors on the host, and the pageable and the
     page-locked bytes after it."""
     memory, before = _HostMemory(), (0, 0)
-    for index, event in enumerate(trace.events):
+    for index, event in of_kinds(trace.events, *_SEEN):
         memory.see(event)
         if (after := (memory.pageable, memory.pinned)) != before:
             before = after

@@ -10,7 +10,7 @@ from memlab.predict.memory.release_delay import furthest_ahead, with_release_del
 from memlab.predict.memory.replay import Replay, as_plain_training, replay, replay_points
 from memlab.predict.time.calibrate import Calibration
 from memlab.predict.time.clocks import has_clocks
-from memlab.predict.trace.events import RecordStream
+from memlab.predict.trace.events import RecordStream, of_kinds
 from memlab.predict.trace.shared_launch import joined_points
 from memlab.predict.trace.trace_format import Trace
 
@@ -45,7 +45,7 @@ class RankReplays:
         self._options = allocator.parse(config.allocator.conf)
         self._is_cold = config.measure.protocol == "cold"
         self._plain = self.trace = self._joined(points)
-        self._has_side_streams = any(isinstance(event, RecordStream) for event in self._plain.events)
+        self._has_side_streams = any(of_kinds(self._plain.events, RecordStream))
         self._has_delays = self._has_side_streams and has_clocks(config, points)
         self._release_delay = AT_ONCE if self._has_delays or config.hardware.world_size == 1 else AT_THE_NEXT_WAIT
         if self._has_delays:

@@ -20,7 +20,7 @@ from memlab.predict.outside.fit import sizes_from
 from memlab.predict.outside.parts import OutsidePart, outside_bytes
 from memlab.predict.time.calibrate import Calibration
 from memlab.predict.time.work_by_phase import work_by_phase
-from memlab.predict.trace.events import Alloc, BeginPhase
+from memlab.predict.trace.events import Alloc, BeginPhase, of_kinds
 from memlab.predict.trace.store import stands_for
 from memlab.predict.trace.trace_format import Piece, Trace
 
@@ -147,9 +147,9 @@ def _step(piece: Piece) -> dict[str, int | None]:
 
 
 def _parts(trace: Trace, replay: Replay, outside: Sequence[OutsidePart]) -> list[_Part]:
-    begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
-    phases = [trace.phases[event.phase] for event in trace.events if isinstance(event, BeginPhase)]
-    at_ends = [outside_bytes(outside, end) for end in [*begins[1:], None]]
+    begins = list(of_kinds(trace.events, BeginPhase))
+    phases = [trace.phases[event.phase] for _, event in begins]
+    at_ends = [outside_bytes(outside, end) for end in [*(index for index, _ in begins[1:]), None]]
     pieces = zip(phases, trace.pieces, replay.pieces, host_peaks_of_pieces(trace), at_ends, strict=False)
     return [_Part(*piece) for piece in pieces]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from memlab.core.record import BEFORE_STEPS, Phase
 from memlab.predict.allocator import CachingAllocator, Options, OutOfMemory
-from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Synchronize
+from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Synchronize, of_kinds
 from memlab.predict.trace.trace_format import Trace, apply
 
 
@@ -70,7 +70,7 @@ def as_plain_training(trace: Trace) -> Trace:
 
     Both events become no-ops, so that indices stay valid.
     """
-    start = next((index for index, event in enumerate(trace.events) if isinstance(event, BeginPoint)), None)
+    start = next((index for index, _ in of_kinds(trace.events, BeginPoint)), None)
     if start is None:
         return trace
     assert isinstance(trace.events[start - 1], EmptyCache)

@@ -9,7 +9,7 @@ from memlab.predict.allocator import Options
 from memlab.predict.memory.rank_replays import RankReplays
 from memlab.predict.memory.rank_results import gpu_memory
 from memlab.predict.time.calibrate import Calibration
-from memlab.predict.trace.events import Event, Workspace
+from memlab.predict.trace.events import Workspace, of_kinds
 from memlab.predict.trace.trace_format import Trace
 
 WORKSPACES = "workspaces"
@@ -23,7 +23,7 @@ def with_workspaces(
 
     ``traces``: of the ranks. ``need``: keys of :class:`RankResult` -> bytes of the rank with the most.
     """
-    sizes = [[each.nbytes for each in trace.events if isinstance(each, Workspace)] for trace in traces.values()]
+    sizes = [[each.nbytes for _, each in of_kinds(trace.events, Workspace)] for trace in traces.values()]
     if not any(sizes):
         return None
     limit = gpu_memory(config, traces.values()).total
@@ -39,18 +39,16 @@ def with_workspaces(
 def _figures_with_workspaces(config: Config, trace: Trace, calibration: Calibration) -> dict[str, int]:
     """Return the figures of a rank that takes its workspaces: its whole GPU, where there is no room for them."""
     gpu = gpu_memory(config, [trace])
-    taking = replace(trace, events=list(map(_taken, trace.events)))
-    replay = RankReplays(config, [taking], gpu.capacity, calibration).likely[0]
+    events = trace.events.copy()
+    for index, workspace in of_kinds(trace.events, Workspace):
+        events[index] = workspace._replace(is_taken=True)
+    replay = RankReplays(config, [replace(trace, events=events)], gpu.capacity, calibration).likely[0]
     figures = {
         "peak_allocated_bytes": replay.peak_allocated,
         "peak_reserved_bytes": replay.peak_reserved,
         "device_used_bytes": replay.peak_reserved + gpu.outside,
     }
     return dict.fromkeys(figures, gpu.total) if replay.oom else figures
-
-
-def _taken(event: Event) -> Event:
-    return event._replace(is_taken=True) if isinstance(event, Workspace) else event
 
 
 def _apart(sizes: list[int]) -> int:

@@ -5,7 +5,7 @@ Two events of different kinds can be equal as tuples, so compare their types as 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import compress, repeat
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, TypedDict, cast, get_type_hints
 
@@ -108,6 +108,11 @@ OF_A_BLOCK = (*MAKE, *FREE, RecordStream)
 def made(events: Iterable[Event]) -> list[int]:
     """List the keys of the blocks that the events make."""
     return [event.key for event in events if isinstance(event, MAKE)]
+
+
+def of_kinds(events: Iterable[Event], *kinds: type[Event]) -> Iterator[tuple[int, Any]]:
+    """Yield the events of some kinds, each with its index. All others are passed over quickly."""
+    return compress(enumerate(events), map(frozenset(kinds).__contains__, map(type, events)))
 
 
 class GpuOfEvents:
