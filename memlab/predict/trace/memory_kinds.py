@@ -105,28 +105,18 @@ def name_kinds(trace: Trace, vocabularies: Collection[int]) -> None:
     """Name the purposes of the requests of a trace. ``vocabularies``: of its models."""
     kinds: dict[tuple, str] = {}  # sites that differ in their shapes alone share one, but for those of logits
     numbers: dict[tuple[int, str], int] = {}  # not by phase: equal steps have equal sites
-    named: dict[tuple[str, int], int] = {}  # phase and number of a site -> number of its copy with a kind
     phase = ""
-
-    def number_of_copy(number: int) -> int:
-        site = trace.sites[number]
-        if site.kind:
-            return number
-        alike = phase, bool(site.shape) and site.shape[-1] in vocabularies, BUT_SHAPE(site)
-        if alike not in kinds:
-            kinds[alike] = kind_of(site, phase, vocabularies)
-        copy = numbers.setdefault((number, kinds[alike]), len(trace.sites))
-        if copy == len(trace.sites):
-            trace.sites.append(site.changed(kind=kinds[alike]))
-        return copy
-
     for index, event in enumerate(trace.events):
         if isinstance(event, BeginPhase):
             phase = trace.phases[event.phase]
-        elif isinstance(event, Alloc):
-            if (phase, event.site) not in named:
-                named[phase, event.site] = number_of_copy(event.site)
-            trace.events[index] = event.at(named[phase, event.site])
+        elif isinstance(event, Alloc) and not (site := trace.sites[event.site]).kind:
+            alike = phase, bool(site.shape) and site.shape[-1] in vocabularies, BUT_SHAPE(site)
+            if alike not in kinds:
+                kinds[alike] = kind_of(site, phase, vocabularies)
+            number = numbers.setdefault((event.site, kinds[alike]), len(trace.sites))
+            if number == len(trace.sites):
+                trace.sites.append(site.changed(kind=kinds[alike]))
+            trace.events[index] = event.at(number)
 
 
 def name_owned(trace: Trace, owners: Mapping[int, Owner]) -> None:
@@ -148,16 +138,21 @@ def name_casts(trace: Trace) -> None:
 
     The owners of the weights must be known.
     """
-    sites = list(enumerate(trace.sites))
-    owned = [(number, site) for number, site in sites if site.owner and site.owner.kind == WEIGHTS]
-    modules = {number: site.module for number, site in owned if site.owner.dtype == "float32"}
-    copies = {number: site for number, site in sites if site.op.startswith("aten._to_copy") and site.owner is None}
-    requests = [(index, event) for index, event in enumerate(trace.events) if isinstance(event, Alloc)]
-    weights = {(modules[event.site], event.nbytes) for _, event in requests if event.site in modules}
+    weights = {
+        (site.module, event.nbytes)
+        for event in trace.events
+        if isinstance(event, Alloc)
+        and (site := trace.sites[event.site]).owner
+        and site.owner.kind == WEIGHTS
+        and site.owner.dtype == "float32"
+    }
     sizes = {nbytes for _, nbytes in weights}
     numbers: dict[int, int] = {}
-    for index, event in requests:
-        if (site := copies.get(event.site)) is None:
+    for index, event in enumerate(trace.events):
+        if not isinstance(event, Alloc):
+            continue
+        site = trace.sites[event.site]
+        if not site.op.startswith("aten._to_copy") or site.owner is not None:
             continue
         of_module = (site.module, 2 * event.nbytes) in weights
         of_head = is_head(site.module) and 2 * event.nbytes in sizes  # its weights may be those of the embeddings

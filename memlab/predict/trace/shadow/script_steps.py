@@ -8,6 +8,7 @@ import os
 from collections import deque
 from typing import Any
 
+from memlab.attach.garbage_collector import paused_garbage_collector
 from memlab.attach.ownership import Ownership
 from memlab.attach.phases import AFTER_STEPS
 from memlab.attach.phases import Piece as Cut
@@ -48,6 +49,7 @@ class ScriptSteps:
         recorder.sites.follow_modules(on_entering=self._counter.module)
         recorder.memory.on_first_request = self._read_settings
 
+    @paused_garbage_collector()  # naming replaces events by the million
     def finish(self) -> None:
         """Write what is only known at the end, and stop recording. The session has ended."""
         self._name_piece(None, None, None, ends_phase=False)
