@@ -37,6 +37,9 @@ NO_SITE = -1
 """Stands for the site of a request whose size differs from the recorded one: the site has another shape."""
 
 
+_SIZED = (*MAKE, Workspace)
+"""Events with a size."""
+
 _BESIDE = (Workspace, BeginPhase)
 """Events of a step that name no block."""
 
@@ -221,7 +224,7 @@ def _goes_on(steps: Sequence[Step]) -> bool:
 
 def numbers_of(part: Any) -> tuple[int, ...]:
     """Return the numbers of a part that may follow from the length."""
-    if isinstance(part, (*MAKE, Workspace)):
+    if isinstance(part, _SIZED):
         return getattr(part, "reduction", None) or (part.nbytes,)
     if isinstance(part, FREE):
         return ()

@@ -53,6 +53,7 @@ class AllocationSites:
         self._call = threading.local()  # ``place``: of the running call of an operator, once it was found
         self._sites = sites
         self._numbers: dict[tuple, int] = {}  # by the fields of a site
+        self._small: Callable[[tuple], Site] = cache(lambda fields: Site(*fields))
         self._without_shape: dict[tuple, Site] = {}
         self._labels: dict[CodeType, str | None] = {}
 
@@ -75,12 +76,15 @@ class AllocationSites:
         if nbytes >= SMALL_BYTES:
             return self._number(self._of_code(_name(operator), tensor))
         if self.of_small is not None:
-            self.of_small.append(Site(*self._of_code(_name(operator), tensor)))
+            self.of_small.append(self._small(self._of_code(_name(operator), tensor)))
         return self._number(_SMALL)
 
     def without_shape(self, site: Site) -> Site:
         """Return a site without its shape: the same object for all sites that differ in their shapes alone."""
-        return self._without_shape.setdefault(BUT_SHAPE(site), site.changed(shape=()))
+        fields = BUT_SHAPE(site)
+        if fields not in self._without_shape:
+            self._without_shape[fields] = site.changed(shape=())
+        return self._without_shape[fields]
 
     def like(self, site: Site, shape: tuple[int, ...], nbytes: int) -> int:
         """Return the number of the site of an allocation that differs from another one in its size alone."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from memlab.predict import constants
 from memlab.predict.trace.shadow import native
@@ -134,8 +135,13 @@ def set_stream(index: int, number: int) -> None:
     _library.memlab_set_stream(index, number)
 
 
+def of(tensor: torch.Tensor) -> torch.device:
+    """Return the device of a tensor. For that of a fake one, torch would call the dispatch modes."""
+    return tensor.fake_device if type(tensor) is FakeTensor else tensor.device
+
+
 def is_on(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == NAME
+    return of(tensor).type == NAME
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:

@@ -185,16 +185,17 @@ class MemoryEvents:
         nbytes = storage.nbytes()
         if nbytes == 0:
             return
-        if tensor.device.type == device.NAME:
+        place = device.of(tensor)
+        if place.type == device.NAME:
             self._see_device(storage, nbytes, tensor, func)
-        elif tensor.device.type == "cpu":  # meta tensors have no memory
+        elif place.type == "cpu":  # meta tensors have no memory
             if pinned:
                 storage._memlab_pinned = True
             if nbytes >= HOST_MINIMUM_BYTES:
                 self._see_host(storage, nbytes, pinned)
 
     def _see_device(self, storage: Any, nbytes: int, tensor: torch.Tensor, func: Any) -> None:
-        index = tensor.device.index
+        index = device.of(tensor).index
         if nbytes >= OTHER_GPU_BYTES and index not in self.gpus:
             self._begin_to_use(index)
         self._requested[index] += nbytes

@@ -82,7 +82,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is _DEVICE:  # the most frequent call by far
-            return args[0].device
+            return device.of(args[0])
         if any(map(_wraps_tensors, types)):
             return NotImplemented  # then the class calls operators on the tensors inside, which come here again
         kwargs = kwargs or {}
