@@ -202,8 +202,9 @@ class _JobsLaunch:
         """Write the records of jobs that all ranks have finished. Returns whether a rank of the next job has failed."""
         while len(self.records) < len(self.jobs) and not self.ended_between_jobs:
             ranks = self.jobs[len(self.records)].folder.read_ranks(self.world_size)
-            failed = any(rank["status"] != "ok" for rank in ranks)
-            if failed or len(ranks) < self.world_size:
+            ended = [rank for rank in ranks if rank["status"] != "interrupted"]
+            failed = any(rank["status"] != "ok" for rank in ended)
+            if failed or len(ended) < self.world_size:
                 return failed
             self._write(ranks, "ok", None, now)
             self.ended_between_jobs = bool(self.control.reason_to_end())
@@ -215,7 +216,7 @@ class _JobsLaunch:
         ranks = folder.read_ranks(self.world_size)
         if self.plan.is_multi_node and ended.how == "exited":
             ended = replace(ended, returncode=failed_node(self.log) or ended.returncode)
-        status, reason = outcome(folder, ranks, self.world_size, ended, host_ooms)
+        status, reason = outcome(folder, ranks, ended, host_ooms, self.world_size)
         self._write(ranks, status, reason, ended.seconds)
 
     def _write(self, ranks: list[dict[str, Any]], status: str, reason: str | None, now: float) -> None:

@@ -1,10 +1,11 @@
-"""Outcome of a point: status and reason, from the rank files, exit code and logs of its launch.
+"""Outcome of a launch: status and reason, from the files of its ranks, its exit code and its logs.
 
 Out-of-memory is a result. The ranks' own reports come first; guesses from an exit code come last.
 """
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +15,86 @@ from memlab.launch.process import Ended
 from memlab.runs.folder import RunFolder
 from memlab.system.deadman import control_group
 
-KILLED = {-9, 137, 247}  # SIGKILL, as reported by subprocess, a shell and DeepSpeed's launcher
-CRASHED = {-11, 139, 245, -6, 134, 250}  # SIGSEGV and SIGABRT, likewise
+NOT_ATTACHED = (
+    "nothing was attached: no Python process of the command imported torch with memlab's meters, which come through "
+    "PYTHONPATH. python -I, -E and -S ignore it, and containers and ssh may drop it: leave the option out, or pass "
+    "PYTHONPATH on"
+)
+NO_STEP = "no optimizer step seen"
 PORT_TAKEN = ("EADDRINUSE", "address already in use", "Address already in use")
 LAST_LINES = 50
 
+Ranks = Sequence[Mapping[str, Any]]
+
 
 def outcome(
-    folder: RunFolder, ranks: Sequence[dict[str, Any]], world_size: int, ended: Ended, host_ooms: int
+    folder: RunFolder,
+    ranks: Ranks,
+    ended: Ended,
+    host_ooms: int,
+    world_size: int | None = None,
+    has_loaded: bool = True,
 ) -> tuple[str, str | None]:
-    """Return status and reason of the point that was running when the launch ended.
+    """Return status and reason: those of the rank that failed first, since others often fail because of it.
 
-    ``ranks``: the rank files that exist. ``host_ooms``: the number of processes that the kernel's out-of-memory killer
-    ended.
+    ``ranks``: the files of the ranks, also of those that have not ended. ``host_ooms``: processes that the kernel ended
+    for memory. ``world_size``: of memlab's own training, which is over once all ranks have ended well, however its
+    launcher ended; ``None``: of a command, whose ranks and exit code count. ``has_loaded``: whether one of its
+    processes loaded memlab's meters.
     """
-    failed = sorted((rank for rank in ranks if rank["status"] != "ok"), key=lambda rank: rank["rank"])
-    missing = sorted(set(range(world_size)) - {rank["rank"] for rank in ranks})
-    if not missing and not failed:
+    ranks = by_failure(ranks)
+    silent = {rank["rank"] for rank in ranks if rank["status"] == "interrupted"}
+    size = world_size or max((_facts(rank).get("world_size") or 1 for rank in ranks), default=0)
+    missing = sorted({*range(size)} - {rank["rank"] for rank in ranks} | silent)
+    if world_size and not missing and all(rank["status"] == "ok" for rank in ranks):
         return "ok", None
-    if found := out_of_memory(failed, host_ooms):
+    if found := _out_of_memory(ranks, host_ooms):
         return found
     if ended.how == "interrupted":
-        return interrupted(ended)
+        return "interrupted", f"stopped {ended.why} after {ended.seconds:.0f} s{_at(ranks)}"
     if ended.how == "timeout":
-        waiting = f"ranks {missing} had no result" if missing else "the ranks had failed"
-        return "timeout", f"{waiting} after {ended.seconds:.0f} s; {_stacks(ended.stopped)}"
-    return _failure(folder, failed, missing, ended)
+        stacks = f"; {_stacks(ended.stopped)}" if world_size else ""
+        return "timeout", f"the command had not ended after {ended.seconds:.0f} s{_at(ranks)}{stacks}"
+    if broken := [rank for rank in ranks if rank["status"] not in ("ok", "interrupted", "infra")]:
+        return broken[0]["status"], reason_of(broken[0])
+    if ended.outlived_by_ranks:
+        told = f"DeepSpeed's launcher was killed (its exit code was {ended.returncode})"
+        return "failed", f"{told} while ranks {missing} were running"
+    how = _exit(ended, folder, missing)
+    if not ranks and not world_size:
+        return "failed", "; ".join(filter(None, [how, NO_STEP if has_loaded else NOT_ATTACHED]))
+    cut_off = [rank for rank in ranks if rank["status"] == "infra"]  # also what a rank sees of the death of another
+    if silent or (missing and cut_off):
+        others = reason_of(cut_off[0]) if cut_off else how
+        return "failed", f"ranks {missing} died without a word (killed?){_at(ranks)}; {others}"
+    if cut_off:
+        return "infra", reason_of(cut_off[0])
+    if world_size and _port_was_taken(folder):
+        return "infra", "the port for the ranks was taken by another process"
+    if missing:
+        return "failed", "; ".join(filter(None, [f"no figures of ranks {missing}, of {size}", how]))
+    return ("failed", how) if ended.returncode else ("ok", None)
 
 
-def out_of_memory(ranks: Sequence[Mapping[str, Any]], host_ooms: int) -> tuple[str, str] | None:
+def by_failure(ranks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Sort the files of ranks by the time of their failure; ranks that did not fail by themselves come last."""
+    return sorted(ranks, key=lambda rank: (_facts(rank).get("failed_at") or math.inf, rank["rank"]))
+
+
+def reason_of(rank: Mapping[str, Any]) -> str:
+    """Write why a rank failed: its number, its phase and step for an out-of-memory, the user's own line, the error."""
+    oom, attached = rank.get("oom") or {}, _facts(rank)
+    place = [f"in {oom['phase']}" if oom.get("phase") else "", f"step {oom['step']}" if oom.get("step") else ""]
+    place.append(f"at {where}" if (where := oom.get("where") or attached.get("where")) else "")
+    told = ", ".join(filter(None, place))
+    return f"rank {rank['rank']}{f' {told}' if told else ''}: {rank['reason'] or 'no reason given'}"
+
+
+def _facts(rank: Mapping[str, Any]) -> Mapping[str, Any]:
+    return rank.get("attached") or {}
+
+
+def _out_of_memory(ranks: Ranks, host_ooms: int) -> tuple[str, str] | None:
     """Return status and reason if a rank ran out of memory, or the kernel ended processes for memory."""
     for status in OUT_OF_MEMORY:
         if found := [rank for rank in ranks if rank["status"] == status]:
@@ -52,14 +104,13 @@ def out_of_memory(ranks: Sequence[Mapping[str, Any]], host_ooms: int) -> tuple[s
     return None
 
 
-def interrupted(ended: Ended) -> tuple[str, str]:
-    """Return status and reason of a launch that memlab ended early."""
-    return "interrupted", f"stopped {ended.why} after {ended.seconds:.0f} s"
-
-
-def died(ranks: Sequence[int], at: str, others: str) -> tuple[str, str]:
-    """Return status and reason where ranks left no result. ``at``: where they were; ``others``: what others report."""
-    return "failed", f"ranks {list(ranks)} died without a word (killed?){at}; {others}"
+def _at(ranks: Ranks) -> str:
+    """Write where the first rank was when it last wrote its file, if one was still running."""
+    for rank in ranks:
+        if at := _facts(rank).get("at"):
+            parts = [at.get("phase"), f"step {at['step']}" if at.get("step") else "", at.get("where")]
+            return f"; rank {rank['rank']} was last seen in {', '.join(filter(None, parts))}"
+    return ""
 
 
 def _stacks(stopped: Sequence[int]) -> str:
@@ -71,43 +122,21 @@ def _stacks(stopped: Sequence[int]) -> str:
     )
 
 
-def _failure(folder: RunFolder, failed: list[dict], missing: list[int], ended: Ended) -> tuple[str, str]:
-    broken = [rank for rank in failed if rank["status"] == "failed"]
-    if broken:
-        return "failed", reason_of(broken[0])
-    if ended.outlived_by_ranks:
-        return "failed", (
-            f"DeepSpeed's launcher was killed (its exit code was {ended.returncode}) while ranks {missing} were running"
-        )
-    if failed and missing:  # ranks without a file died first; the others report a lost connection
-        return died(missing, "", reason_of(failed[0]))
-    if failed:
-        return "infra", reason_of(failed[0])
-    text = tail(folder.launcher_log, 200) + "".join(tail(log, 50) for log in folder.logs)
-    if any(mark in text for mark in PORT_TAKEN):
-        return "infra", "the port for the ranks was taken by another process"
-    if ended.returncode in KILLED:
-        return "failed", f"a rank was killed by SIGKILL; no result from ranks {missing}"
-    if ended.returncode in CRASHED:
-        return "failed", f"a rank crashed (exit code {ended.returncode}); {_last_words(folder, missing)}"
-    return "failed", f"DeepSpeed's launcher ended with exit code {ended.returncode}; {_last_words(folder, missing)}"
-
-
-def reason_of(rank: Mapping[str, Any]) -> str:
-    """Write why a rank failed: its number, its phase and step for an out-of-memory, the user's own line, the error."""
-    oom, attached = rank.get("oom") or {}, rank.get("attached") or {}
-    place = [f"in {oom['phase']}" if oom.get("phase") else "", f"step {oom['step']}" if oom.get("step") else ""]
-    place.append(f"at {where}" if (where := oom.get("where") or attached.get("where")) else "")
-    told = ", ".join(filter(None, place))
-    return f"rank {rank['rank']}{f' {told}' if told else ''}: {rank['reason'] or 'no reason given'}"
-
-
-def _last_words(folder: RunFolder, missing: list[int]) -> str:
-    """Quote the last line with text in the log of the first missing rank, or else in the launcher's log."""
+def _exit(ended: Ended, folder: RunFolder, missing: Iterable[int]) -> str:
+    """Write the exit code of a command that failed, and the last line of the first rank that is missing, or else its
+    own; empty if it ended well."""
+    if not (code := ended.returncode):
+        return ""
+    how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
     for log in [*map(folder.rank_log, missing), folder.launcher_log]:
         if line := last_line(log):
-            return f"the last line of {log.name}: {line}"
-    return "the logs are empty"
+            return f"the command {how}; the last line of {log.name}: {line}"
+    return f"the command {how}"
+
+
+def _port_was_taken(folder: RunFolder) -> bool:
+    text = tail(folder.launcher_log, 200) + "".join(tail(log, 50) for log in folder.logs)
+    return any(mark in text for mark in PORT_TAKEN)
 
 
 def last_line(log: Path) -> str:

@@ -19,10 +19,9 @@ from memlab.core.record import Record
 from memlab.core.record_schema import Effects
 from memlab.core.sizes import GIB
 from memlab.launch.orphans import exclusively
-from memlab.launch.outcome import reason_of
+from memlab.launch.outcome import NO_STEP, by_failure, reason_of
 from memlab.launch.user_command.found_config import found_config
 from memlab.launch.user_command.measure import check_program, command_record, keep_what_was_found, plan_of
-from memlab.launch.user_command.outcome import NO_STEP, by_failure
 from memlab.launch.user_command.supervise import Finished
 from memlab.planner.command_changes import predicted_changes
 from memlab.planner.command_record import TracedCommand, record_of

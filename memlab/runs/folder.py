@@ -233,9 +233,8 @@ class RunFolder:
         return {}
 
     def read_ranks(self, world_size: int) -> list[dict[str, Any]]:
-        """Read the files of the ranks that have ended. A rank without a readable, valid file is left out."""
-        ranks = self._read_ranks(range(world_size))
-        return [rank for rank in ranks if (rank["attached"] or {}).get("ended") != "running"]
+        """Read the files of the ranks. A rank without a readable, valid file is left out."""
+        return list(self._read_ranks(range(world_size)))
 
     def _read_ranks(self, numbers: Iterable[int]) -> Iterator[dict[str, Any]]:
         for rank in numbers:

@@ -15,10 +15,9 @@ from memlab.attach.options import Options
 from memlab.core.errors import FolderError
 from memlab.files.disk import explained
 from memlab.launch.orphans import noted
-from memlab.launch.outcome import host_oom_kills
+from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.process import Ended, Launch
 from memlab.launch.streams import Streams
-from memlab.launch.user_command.outcome import outcome
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_command
 from memlab.system.deadman import remove_folder
@@ -96,7 +95,7 @@ def supervise(
 def read_finished(folder: RunFolder, ended: Ended, host_ooms: int, has_loaded: bool) -> Finished:
     """Read what the ranks of a command left. ``host_ooms``, ``has_loaded``: those of :func:`outcome`."""
     ranks, rows = read_command(folder)
-    status, reason = outcome(ranks, ended, host_ooms, has_loaded, folder.launcher_log)
+    status, reason = outcome(folder, ranks, ended, host_ooms, has_loaded=has_loaded)
     return Finished(ended.seconds, ended.returncode, status, reason, ranks, rows)
 
 

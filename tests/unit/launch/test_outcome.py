@@ -26,6 +26,7 @@ def folder(tmp_path):
 OK0, OK1 = ({"rank": rank, "status": "ok", "reason": None} for rank in (0, 1))
 OOM = {"rank": 1, "status": "gpu_oom", "reason": "no memory", "oom": {"phase": "backward", "step": 2}}
 OOM_EARLY = {"rank": 0, "status": "gpu_oom", "reason": "no memory", "oom": {"phase": None, "step": 0}}
+RUNS = {"rank": 0, "status": "interrupted", "reason": "killed", "attached": {"at": {"phase": "forward", "step": 3}}}
 HOST = {"rank": 0, "status": "host_oom", "reason": "MemoryError: "}
 LOST = {"rank": 0, "status": "infra", "reason": "DistBackendError: lost"}
 BROKEN = {"rank": 1, "status": "failed", "reason": "ValueError: odd"}
@@ -48,53 +49,68 @@ BROKEN = {"rank": 1, "status": "failed", "reason": "ValueError: odd"}
             TIMEOUT,
             0,
             "timeout",
-            "ranks [1] had no result after 1800 s; the Python stacks of all ranks are in logs/",
+            "the command had not ended after 1800 s; the Python stacks of all ranks are in logs/",
+        ),
+        (
+            [RUNS, OK1],
+            TIMEOUT,
+            0,
+            "timeout",
+            "the command had not ended after 1800 s; rank 0 was last seen in forward, step 3; the Python stacks of all "
+            "ranks are in logs/",
         ),
         (
             [],
             Ended("timeout", None, 90.0, stopped=(1,)),
             0,
             "timeout",
-            "ranks [0, 1] had no result after 90 s; ranks [1] were stopped (SIGSTOP, or a debugger) and could not go "
-            "on; the Python stacks of the others are in logs/",
+            "the command had not ended after 90 s; ranks [1] were stopped (SIGSTOP, or a debugger) and could not go on; "
+            "the Python stacks of the others are in logs/",
         ),
         ([OK0, BROKEN], crashed(1), 0, "failed", "rank 1: ValueError: odd"),
         ([LOST, BROKEN], crashed(1), 0, "failed", "rank 1: ValueError: odd"),
         ([LOST], crashed(1), 0, "failed", "ranks [1] died without a word (killed?); rank 0: DistBackendError: lost"),
         ([LOST, {**LOST, "rank": 1}], crashed(1), 0, "infra", "rank 0: DistBackendError: lost"),
-        ([], crashed(-9), 0, "failed", "a rank was killed by SIGKILL; no result from ranks [0, 1]"),
-        ([OK0], crashed(247), 0, "failed", "a rank was killed by SIGKILL; no result from ranks [1]"),
-        ([], crashed(139), 0, "failed", "a rank crashed (exit code 139); the logs are empty"),
-        ([], crashed(1), 0, "failed", "DeepSpeed's launcher ended with exit code 1; the logs are empty"),
+        (
+            [RUNS],
+            crashed(247),
+            0,
+            "failed",
+            "ranks [0, 1] died without a word (killed?); rank 0 was last seen in forward, step 3; the command ended with "
+            "exit code 247",
+        ),
+        ([], crashed(-9), 0, "failed", "no figures of ranks [0, 1], of 2; the command was killed by signal 9"),
+        ([OK0], crashed(139), 0, "failed", "no figures of ranks [1], of 2; the command ended with exit code 139"),
+        ([OK0], EXITED, 0, "failed", "no figures of ranks [1], of 2"),
     ],
 )
 def test_how_a_point_ended(folder, ranks, ended, host_ooms, status, reason):
-    assert outcome(folder, ranks, 2, ended, host_ooms) == (status, reason)
+    assert outcome(folder, ranks, ended, host_ooms, 2) == (status, reason)
     assert status in STATUSES
 
 
 def test_a_killed_launcher_is_a_failure_whatever_its_exit_code_says(folder):
-    status, reason = outcome(folder, [], 2, KILLED, 0)
+    status, reason = outcome(folder, [], KILLED, 0, 2)
     assert status == "failed" and "launcher was killed" in reason and "[0, 1]" in reason
 
 
 @pytest.mark.parametrize("log", ["launcher.log", "rank1.log"])
 def test_a_port_that_was_taken_is_worth_another_try(folder, log):
     (folder.path / "logs" / log).write_text("RuntimeError: EADDRINUSE\nmore\n")
-    assert outcome(folder, [], 2, crashed(1), 0)[0] == "infra"
+    assert outcome(folder, [], crashed(1), 0, 2)[0] == "infra"
 
 
 def test_the_first_rank_without_a_result_has_the_last_word(folder):
     folder.rank_log(0).write_text("fine\n")
     folder.rank_log(1).write_text("early\n  ImportError: no such thing\n-----\n\n")
     folder.launcher_log.write_text("exits with return code = 1\n")
-    reason = outcome(folder, [OK0], 2, crashed(1), 0)[1]
+    reason = outcome(folder, [OK0], crashed(1), 0, 2)[1]
     assert reason.endswith("the last line of rank1.log: ImportError: no such thing")
 
 
 def test_ranks_without_words_leave_them_to_the_launcher(folder):
     folder.launcher_log.write_text("ModuleNotFoundError: deepspeed\n")
-    assert outcome(folder, [], 2, crashed(1), 0)[1].endswith(
+    assert outcome(folder, [], crashed(1), 0, 2)[1].endswith(
         "the last line of launcher.log: ModuleNotFoundError: deepspeed"
     )
 
