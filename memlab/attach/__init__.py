@@ -44,8 +44,9 @@ A second process that makes an optimizer under the same number (a command of two
     ``optimizer_step``, ``generate``, ``evaluate`` and ``save`` have the prefix ``first_`` the first time: in the first
     optimizer step, or in the first generation, evaluation or saving. A phase's figures leave out the phases inside it.
 ``warmup_seconds``, ``step_seconds``
-    The first step, or as many as the options say; the others. A step lasts from the end of the step before to its own end, on the device's clock,
-    without evaluation, saving, loading and resuming in between. Empty while the rank runs: its rows have the times.
+    The first step, or as many as the options say; the others. A step lasts from the end of the step before to its own
+    end, on the device's clock, without evaluation, saving, loading and resuming in between. Empty while the rank runs:
+    its rows have the times.
 ``parameters``, ``trainable_parameters``, ``skipped_steps``, ``runtime``, ``timing``, ``unknown``
     As in ``RankResult``. ``timing``: ``launch_s`` (from the parent's start to torch's import), ``build_s``, ``init_s``,
     ``train_s``. ``unknown``: what could not be found out -> why.

@@ -64,8 +64,8 @@ BROKEN = {"rank": 1, "status": "failed", "reason": "ValueError: odd"}
             Ended("timeout", None, 90.0, stopped=(1,)),
             0,
             "timeout",
-            "the command had not ended after 90 s; ranks [1] were stopped (SIGSTOP, or a debugger) and could not go on; "
-            "the Python stacks of the others are in logs/",
+            "the command had not ended after 90 s; ranks [1] were stopped (SIGSTOP, or a debugger) and could not go "
+            "on; the Python stacks of the others are in logs/",
         ),
         ([OK0, BROKEN], crashed(1), 0, "failed", "rank 1: ValueError: odd"),
         ([LOST, BROKEN], crashed(1), 0, "failed", "rank 1: ValueError: odd"),
@@ -76,8 +76,8 @@ BROKEN = {"rank": 1, "status": "failed", "reason": "ValueError: odd"}
             crashed(247),
             0,
             "failed",
-            "ranks [0, 1] died without a word (killed?); rank 0 was last seen in forward, step 3; the command ended with "
-            "exit code 247",
+            "ranks [0, 1] died without a word (killed?); rank 0 was last seen in forward, step 3; the command ended "
+            "with exit code 247",
         ),
         ([], crashed(-9), 0, "failed", "no figures of ranks [0, 1], of 2; the command was killed by signal 9"),
         ([OK0], crashed(139), 0, "failed", "no figures of ranks [1], of 2; the command ended with exit code 139"),
