@@ -10,16 +10,6 @@ STATUS_BYTES = 4096
 """More than the file holds before and up to the figures that are read."""
 
 
-def resident_bytes() -> int:
-    """Return the current resident set in bytes."""
-    return resident_and_peak()[0]
-
-
-def peak_resident_bytes() -> int:
-    """Return the highest resident set in bytes since the process began, or since :func:`reset_peak_resident`."""
-    return resident_and_peak()[1]
-
-
 def resident_and_peak() -> tuple[int, int]:
     """Return both figures from one reading, in bytes."""
     file = os.open(STATUS, os.O_RDONLY)  # open() costs three times as much, at every boundary of phases
@@ -31,7 +21,7 @@ def resident_and_peak() -> tuple[int, int]:
 
 
 def reset_peak_resident() -> None:
-    """Reset the peak of :func:`peak_resident_bytes` by writing "5" to clear_refs (proc(5))."""
+    """Reset the peak of :func:`resident_and_peak` by writing "5" to clear_refs (proc(5))."""
     with contextlib.suppress(OSError):  # some containers forbid it: then each peak is the peak since the process began
         file = os.open(CLEAR_REFS, os.O_WRONLY)
         try:

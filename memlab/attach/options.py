@@ -24,6 +24,7 @@ class Options:
     profile: int | None = None  # run torch's profiler in the steps after this optimizer step
     probes_host: bool = True  # tell at the end how fast this host is
     explain_oom: bool = False  # record the last actions after the step of ``explain``, for an out-of-memory
+    protocol: str = "cold"  # of the peaks: from the start of the process
     warmup: int | None = None  # steps that warm up, timed even while they are recorded; None: the first one
 
     def profiles(self, step: int) -> bool:

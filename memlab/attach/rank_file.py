@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,11 @@ class RankFile:
             self.host_probe = probe_host()
         self.write(outcome)
         session.end()
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Keep these figures as they are now, whatever the next steps do."""
+        now = self._content(RUNNING)
+        self.session.given |= {name: now[name] for name in names}
 
     def _choose_place(self) -> Path:
         """Claim the number of this rank; return the path of its file.
@@ -171,7 +176,7 @@ class RankFile:
             "local_rank": _number("LOCAL_RANK"),
             "local_world_size": next(filter(None, map(_number, RANKS_OF_NODE)), None),
             "world_size": self.world_size,
-            "protocol": "cold",
+            "protocol": session.options.protocol,
             **{name: outcome.get(name) for name in ("ended", "exit_code", "where", "failed_in", "failed_at")},
             "at": session.at if outcome["ended"] == "running" else None,
             "steps": session.steps_done,

@@ -102,7 +102,8 @@ class Session:
         for name in ("started", "timeline", "objects", "facts", "trainer_runs"):
             setattr(self, name, before[name])
         self.figures.start_over(before["figures"], has_trained=before["steps_done"] > 0)
-        self.callbacks.starts_over()
+        if before["steps_done"]:
+            self.callbacks.starts_over()
         gc.collect()
         if self.memory.device is not None:
             torch.cuda.empty_cache()
@@ -269,8 +270,8 @@ class Session:
     @contained
     def optimizer_step_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """Begin ``optimizer.step()``, which may be a part of an engine's step, or of another optimizer's."""
-        if self.is_active and self.enter(OPTIMIZER_STEP):
-            self._call.begins()
+        if self.is_active and ENGINE_INIT not in self.timeline.stack and self.enter(OPTIMIZER_STEP):
+            self._call.begins()  # an engine of DeepSpeed makes the optimizer's states by a step of its own
 
     @contained
     def optimizer_step_ends(self, optimizer: torch.optim.Optimizer) -> None:
@@ -330,6 +331,7 @@ class Session:
         """Begin the first step, unless training goes on."""
         self.ending.goes_on()
         if self.step is None:
+            self._end = None  # an optimizer that has stepped before was no step of the training
             self._begin_step(self._mark(), self.figures.retries, self.figures.ooms)
             self.save()
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from memlab.attach import install
+from memlab.core.errors import MemlabError
 from memlab.core.plan import shape_of
 from memlab.core.record import Record
 from memlab.files.build_locks import STALE_S, holder, old_locks, told
@@ -25,6 +26,7 @@ from memlab.launch.user_command.measure import launch_command
 from memlab.rules.unsupported import unsupported
 from memlab.runs.job import Job
 from memlab.runs.operator_profile import PROFILED_RANK, keep_operators
+from memlab.runs.step_rows import caught_up, read_rows
 from memlab.system.deadman import TOKEN_VARIABLE, marked
 from memlab.system.environment import extensions_dir, rank_environment, sweep_stale_locks
 from memlab.system.machine import Gpu, Machine, detect
@@ -126,6 +128,11 @@ class _JobsLaunch:
             self._finish(ended, kills)
         except KeyboardInterrupt:  # only the first signal raises, so this call runs to its end
             self._finish(ended, kills)
+        for job in self.jobs[: len(self.records)]:
+            try:
+                keep_operators(job.folder, PROFILED_RANK)
+            except MemlabError as error:  # the record is there, and so is the profile
+                self.control.on_wait(str(error))
         return self.records
 
     def _finish(self, ended: Ended, kills: int) -> None:
@@ -213,7 +220,11 @@ class _JobsLaunch:
     def _close(self, ended: Ended, host_ooms: int) -> None:
         """Write the record of the job that was running when the launch ended."""
         folder = self.jobs[len(self.records)].folder
-        ranks = folder.read_ranks(self.world_size)
+        warmup = self.plan.config.measure.warmup
+        ranks = [
+            caught_up(rank, read_rows(folder.step_rows(rank["rank"])), warmup)
+            for rank in folder.read_ranks(self.world_size)
+        ]
         if self.plan.is_multi_node and ended.how == "exited":
             ended = replace(ended, returncode=failed_node(self.log) or ended.returncode)
         status, reason = outcome(folder, ranks, ended, host_ooms, self.world_size)
@@ -227,7 +238,6 @@ class _JobsLaunch:
         before = [list(shape_of(earlier.config)) for earlier in self.jobs[: len(self.records)]]
         measured = job.measured_record(self.machine, isolation, ranks, total_s)
         record = replace(measured, status=status, reason=reason, before_in_launch=before)
-        keep_operators(job.folder, PROFILED_RANK)
         install.remove(job.folder.path)
         job.folder.finish(record)
         self.records.append(record)

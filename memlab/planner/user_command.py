@@ -148,8 +148,11 @@ def predict_command(
         job.start(list(words))
         began = time.time()
         try:
+            is_early = len(os.sched_getaffinity(0)) >= 2 * min(hardware.gpus, PROCESSES)
             with guarded(os.environ) as environ:
-                record = predicted_record(words, hardware, folder, steps, environ, wants_changes, on_change, timeout_s)
+                record = predicted_record(
+                    words, hardware, folder, steps, environ, wants_changes, on_change, timeout_s, is_early
+                )
         except KeyboardInterrupt:
             seconds = time.time() - began
             folder.finish(_ended("interrupted", f"stopped by a signal after {seconds:.0f} s", words, steps, seconds))
@@ -175,16 +178,16 @@ def predicted_record(
     wants_changes: Callable[[Record], bool] = lambda record: False,
     on_change: Callable[[str], None] = lambda told: None,
     timeout_s: float | None = None,
+    is_early: bool = False,
 ) -> Record:
     """Run the ranks that differ on simulated GPUs of ``hardware``, and return the record.
 
     ``folder`` receives the files of the ranks. ``steps``: end after this many optimizer steps. ``environ``: the
-    variables that the command would get, with the token of a launch. The others are those of :func:`predict_command`.
-    Raises :class:`MemlabError` before anything runs.
+    variables that the command would get, with the token of a launch. ``is_early``: that of :func:`_both_ends`. The
+    others are those of :func:`predict_command`. Raises :class:`MemlabError` before anything runs.
     """
     began = time.time()
     trace = partial(traced_command, hardware=hardware, steps=steps, environ=environ, timeout_s=timeout_s)
-    is_early = len(os.sched_getaffinity(0)) >= 2 * min(hardware.gpus, PROCESSES)
     try:
         with _thread_beside(environ) as beside:
             traced, others = _both_ends(trace, words, folder, environ, beside, is_early)
@@ -233,11 +236,12 @@ def _both_ends(
 
     def watch() -> None:
         while not is_over.wait(POLL_S):
-            begin(choices_so_far(folder.path) if is_early else ())
+            begin(choices_so_far(folder.path))
 
     with ThreadPoolExecutor(1) as watcher:
-        watcher.submit(watch)
         try:
+            if is_early:
+                watcher.submit(watch)
             traced = run(folder)
         finally:
             is_over.set()
@@ -254,8 +258,11 @@ def _thread_beside(environ: Mapping[str, str]) -> Iterator[ThreadPoolExecutor]:
         try:
             yield beside
         except BaseException:
-            beside.shutdown(wait=False, cancel_futures=True)
-            kill_marked(environ[TOKEN_VARIABLE])
+            ending = threading.Thread(target=partial(beside.shutdown, cancel_futures=True))
+            ending.start()
+            while ending.is_alive():
+                kill_marked(environ[TOKEN_VARIABLE])  # again and again: a script may just be about to begin
+                ending.join(POLL_S)
             raise
 
 

@@ -34,12 +34,12 @@ MOST = 10_000
 """Rows that a record holds, about: 7 MB. The files of the ranks hold every step."""
 
 
-def read_command(folder: RunFolder) -> tuple[list[dict[str, Any]], dict[int, list[dict[str, Any]]]]:
+def read_command(folder: RunFolder, warmup: int = 1) -> tuple[list[dict[str, Any]], dict[int, list[dict[str, Any]]]]:
     """Read the files of a command's ranks, lowest rank first, and rank -> the rows of its steps. Each GPU of a process
     counts as a rank."""
     ranks = folder.read_attached_ranks()
     rows = {rank["rank"]: read_rows(folder.step_rows(rank["rank"])) for rank in ranks}
-    processes = [caught_up(rank, rows[rank["rank"]]) for rank in ranks]
+    processes = [caught_up(rank, rows[rank["rank"]], warmup) for rank in ranks]
     return [entry for process in processes for entry in on_each_gpu(process, others_that_count(process))], rows
 
 
@@ -61,12 +61,12 @@ def count_rows(path: Path) -> int:
     return 0
 
 
-def caught_up(rank: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Complete the file of a rank that was killed with the rows of its steps.
+def caught_up(rank: dict[str, Any], rows: Sequence[Mapping[str, Any]], warmup: int = 1) -> dict[str, Any]:
+    """Complete the file of a rank that was killed with the rows of its steps, the first ``warmup`` to warm up.
 
     A rank writes its file every few seconds and without the times of its steps, but a row for each step.
     """
-    facts = rank["attached"]
+    facts = rank["attached"] or {}
     if facts.get("ended") != "running" or not rows:
         return rank
     seconds = [row["seconds"] for row in rows if row.get("seconds") is not None]
@@ -82,8 +82,8 @@ def caught_up(rank: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[s
     return {
         **rank,
         **peaks,
-        "warmup_seconds": seconds[:1],
-        "step_seconds": seconds[1:],
+        "warmup_seconds": seconds[:warmup],
+        "step_seconds": seconds[warmup:],
         "attached": {**facts, "steps": len(rows), "at": at, "peak": peak},
     }
 

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import connection  # its wait() takes descriptors above 1,023, which select(2) does not
 from pathlib import Path
 from typing import Any
@@ -57,20 +57,23 @@ NOT_A_PROGRAM = 0x00200000 | 0x00000004
 
 def marked(token: str) -> Iterator[int]:
     """Yield the ids of the living processes of a launch, and of its parts: ``token-part``."""
-    return marked_by(TOKEN_VARIABLE, token)
+    wanted = f"{TOKEN_VARIABLE}={token}".encode()
+    return _started_with(lambda each: each == wanted or each.startswith(wanted + b"-"))
 
 
 def marked_by(variable: str, value: str) -> Iterator[int]:
-    """Yield the ids of processes that were started with this environment variable (Linux: /proc), without zombies. Its
-    value is ``value``, or that of a part of it: ``value-part``."""
-    wanted = f"{variable}={value}".encode()
+    """Yield the ids of processes that were started with this environment variable (Linux: /proc), without zombies."""
+    return _started_with(f"{variable}={value}".encode().__eq__)
+
+
+def _started_with(is_wanted: Callable[[bytes], bool]) -> Iterator[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 variables = variables_of(entry)
             except OSError:  # the process has ended or belongs to another user
                 continue
-            if any(each == wanted or each.startswith(wanted + b"-") for each in variables):
+            if any(map(is_wanted, variables)):
                 yield int(entry.name)
 
 

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from memlab.attach.driver_readings import index_in_nvml
 from memlab.attach.nvml import Nvml
 
@@ -13,15 +15,23 @@ from memlab.attach.nvml import Nvml
 class Driver:
     def __init__(self, device: int | None):
         """``device``: index of the GPU in this process; ``None``: there is none."""
+        self._device = device
         self._nvml: Nvml | None = None
         self._gpu = None if device is None else index_in_nvml(device)
         if self._gpu is not None:
             with contextlib.suppress(OSError):
                 self._nvml = Nvml()
 
-    def process_bytes(self) -> int | None:
-        """Return the bytes on the GPU that this process uses."""
-        return self._ask(lambda nvml, gpu: nvml.processes(gpu).get(os.getpid()))
+    def synchronize(self) -> None:
+        if self._device is not None:
+            torch.cuda.synchronize(self._device)
+
+    def used_bytes(self) -> tuple[int | None, int | None]:
+        """Return the bytes in use on the whole GPU, and those of this process."""
+        if self._device is None:
+            return None, None
+        free, total = torch.cuda.mem_get_info(self._device)
+        return total - free, self._ask(lambda nvml, gpu: nvml.processes(gpu).get(os.getpid()))
 
     def energy_joules(self) -> float | None:
         """Return the energy that the GPU has used so far, a running total."""

@@ -22,7 +22,7 @@ class Point:
         self.num_measured = config.measure.warmup + config.measure.steps
         self.num_steps = self.num_measured + (PROFILER_WARMUP + PROFILED_STEPS if config.measure.profile else 0)
         self.losses: list[torch.Tensor] = []  # one per forward, on the device: reading them makes the host wait
-        self.process_bytes: list[int | None] = []
+        self.used: list[tuple[int | None, int | None]] = []
         self.energy_before: float | None = None
         self.has_begun = False
 
@@ -42,19 +42,23 @@ class Point:
             explain_ranks=tuple(measure.snapshot_ranks),
             profile=self.num_measured if measure.profile else None,
             started_at=float(os.environ["MEMLAB_STARTED_AT"]) if is_first else None,
+            protocol=measure.protocol,
             warmup=measure.warmup,
         )
 
     def read_driver(self, step: int) -> dict[str, Any]:
         """Read the driver at the end of a step, from 1. Returns the figures that are known then: the energy of the
-        measured steps after the last of them."""
-        self.process_bytes.append(self.driver.process_bytes())
-        figures: dict[str, Any] = {"process_used_bytes": highest(self.process_bytes)}
+        measured steps after the last of them, which the GPU has done then."""
+        if step == self.num_measured:
+            self.driver.synchronize()
+        self.used.append(self.driver.used_bytes())
+        device_used, process_used = map(highest, zip(*self.used, strict=True))
+        figures: dict[str, Any] = {"device_used_bytes": device_used, "process_used_bytes": process_used}
+        energy = self.driver.energy_joules()
         if step == self.config.measure.warmup:
-            self.energy_before = self.driver.energy_joules()
-        elif step == self.num_measured and self.energy_before is not None:
-            torch.cuda.synchronize()
-            figures["energy_joules"] = (self.driver.energy_joules() or 0.0) - self.energy_before
+            self.energy_before = energy
+        elif step == self.num_measured and energy is not None and self.energy_before is not None:
+            figures["energy_joules"] = energy - self.energy_before
         return figures
 
     def step_losses(self) -> list[float | None]:

@@ -28,6 +28,12 @@ from memlab.worker.output import write_output_to
 from memlab.worker.point import Point
 from memlab.worker.trainer import PointsTrainer, Steps, batches_for, training_arguments
 
+MEASURED = (
+    *("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "phases", "num_alloc_retries", "num_ooms"),
+    *("host_rss_bytes", "host_peak_bytes", "host_pinned_bytes", "skipped_steps"),
+)
+"""Figures that the profiled steps do not change."""
+
 
 def map_and_release(rank: int) -> None:
     """Map the segments of all ranks, then remove the name of this rank's segment."""
@@ -42,12 +48,14 @@ def run_points(folders: Sequence[RunFolder], rank: int) -> int:
 
     After an error, the rank file of the point that failed holds the reason, and later points have no rank file.
     """
-    launch = Launch(folders, rank)
+    launch = None
     try:
+        launch = Launch(folders, rank)
         launch.run()
     except BaseException as error:
         traceback.print_exc()
-        launch.file.write_at_the_end(error)
+        if launch is not None:
+            launch.fail(error)
         return 1
     return 0
 
@@ -66,7 +74,11 @@ class Launch:
         self.index = 0
         self.file = start.begin(self.point.options(is_first=True), self.live)
         self.session = self.file.session
-        self.session.callbacks.step.append(self.reads_driver)
+        # Until the rank has a context, and has trained, its meters would say that it has neither.
+        self.own = {"losses": [], **({} if local_rank is None else {"device": str(self.device)})}
+        self.session.given |= self.own
+        after_step = self.session.callbacks.step  # a memory history ends before this reading, a profile begins after it
+        after_step.insert(len(after_step) - self.config.measure.profile, self.reads_driver)
 
     @property
     def point(self) -> Point:
@@ -95,7 +107,7 @@ class Launch:
     def describe_point(self) -> None:
         session = self.session
         parameters, trainable = parameter_counts(self.model)
-        session.given |= {"parameters": parameters, "trainable_parameters": trainable}
+        session.given |= {**self.own, "parameters": parameters, "trainable_parameters": trainable}
         batch = self.point.config.batch
         with left_out(MODEL_FLOPS, session.unknown):
             samples, tokens = batch.micro * batch.accumulation, self.point.config.seq_len.tokens
@@ -132,17 +144,28 @@ class Launch:
         if warmup < step != self.point.num_measured:
             return False
         self.session.given |= self.point.read_driver(step)
-        self.session.given["device_used_bytes"] = self.session.figures.total.used_bytes
         if step == warmup and self.live is not None:
             self.live.pause()
         return True
 
     def step_end(self) -> None:
         self.session.close_step()
-        if self.session.steps_done < self.point.num_steps:
+        if self.session.steps_done == self.point.num_measured:
+            losses = self.session.given["losses"] = self.point.step_losses()
+            if None in losses:
+                raise FloatingPointError(f"the loss was not finite at step {losses.index(None) + 1}")
+            self.file.keep(MEASURED)
+        if self.session.steps_done == self.point.num_steps:
+            self.file.write_at_the_end(None)
+            self.index = min(self.index + 1, len(self.points) - 1)
+
+    def fail(self, error: BaseException) -> None:
+        """Write the file of the point that failed. One that is over keeps its file, and what was measured stays if a
+        profiled step fails."""
+        is_between_points = self.session.pid is None
+        if is_between_points and self.point.has_begun:
             return
-        losses = self.session.given["losses"] = self.point.step_losses()
-        if None in losses:
-            raise FloatingPointError(f"the loss was not finite at step {losses.index(None) + 1}")
-        self.file.write_at_the_end(None)
-        self.index = min(self.index + 1, len(self.points) - 1)
+        if is_between_points:
+            self.session.start_over(self.point.options(is_first=False))
+        is_measured = self.session.steps_done >= self.point.num_measured
+        self.file.write_at_the_end(None if is_measured else error)

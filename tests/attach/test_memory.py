@@ -7,7 +7,7 @@ from fake_allocator import Allocator
 from memlab.attach.memory import Memory, Reading
 from memlab.attach.options import Options
 from memlab.attach.peaks import Peaks
-from memlab.attach.phases import OPTIMIZER_STEP
+from memlab.attach.phases import BACKWARD, ENGINE_INIT, OPTIMIZER_STEP
 from memlab.attach.session import Session
 
 
@@ -94,7 +94,7 @@ def test_a_further_training_starts_over_with_what_was_before_its_first_step(allo
     assert session.figures.total.peak_allocated_bytes == 120
     session.start_over(Options("second"))
     assert list(session.figures.phases) == ["model_build"] and session.figures.phases["model_build"].seconds == 0
-    assert (session.steps_done, session.facts, forgotten) == (0, {"version": 2}, ["first", "second"])
+    assert (session.steps_done, session.facts, forgotten) == (0, {"version": 2}, ["second"])
     with session.running(OPTIMIZER_STEP):
         allocator.change(5)
     assert session.figures.total.peak_allocated_bytes == 125
@@ -106,3 +106,25 @@ def test_while_counting_is_paused_the_peaks_stay(allocator):
     assert peaks.fold(counted) and not peaks.fold(Reading(host_rss=8, host_peak=20))
     assert (peaks.peak_allocated_bytes, peaks.end_allocated_bytes, peaks.host_peak_bytes) == (3, 1, 20)
     assert (peaks.host_rss_bytes, peaks.used_bytes) == (8, None)
+
+
+def test_what_an_optimizer_does_while_its_engine_is_made_is_no_step(allocator):
+    """DeepSpeed's engine for 16 bits at stage 0 makes the optimizer's states by a step of its own."""
+    session, weight = Session(Options("folder"), Memory()), torch.nn.Parameter(torch.zeros(1))
+    session.timeline.is_told = True
+    optimizer = torch.optim.SGD([weight])
+    session.optimizer_made(optimizer)
+
+    def step() -> None:
+        session.optimizer_step_begins(optimizer)
+        allocator.change(10)
+        session.optimizer_step_ends(optimizer)
+
+    with session.running(ENGINE_INIT):
+        step()
+    assert list(session.figures.phases) == ["model_build", ENGINE_INIT]
+    step()  # by the script, before it trains
+    with session.running(BACKWARD):
+        session.forward_begins()
+    session.close_step()
+    assert session.steps_done == 0

@@ -207,9 +207,9 @@ def launch_command(job: Job, machine: Machine, gpus: Sequence[Gpu], control: Lau
     last, profile = steps, None
     if config.measure.profile:
         last, profile = steps + PROFILER_WARMUP + PROFILED_STEPS, steps
-    command = Command(words, environment, ToLog(folder.launcher_log), Options(steps=last, profile=profile))
+    options = Options(steps=last, profile=profile, warmup=config.measure.warmup)
+    command = Command(words, environment, ToLog(folder.launcher_log), options)
     finished = supervise(command, folder, lambda: config.measure.timeout_s, control.reason_to_end, control.stop)
-    finished = with_warmup(finished, config.measure.warmup)
     found = found_config(finished.ranks, finished.rows, config.training.command)
     merged, disagreements = beside(config, job.plan.choices, found)
     record = command_record(finished, merged, words, steps, machine)
@@ -221,15 +221,6 @@ def launch_command(job: Job, machine: Machine, gpus: Sequence[Gpu], control: Lau
     if finished.survivors:
         control.stop.set()  # they may still hold memory, which would change every later measurement
     return record
-
-
-def with_warmup(finished: Finished, warmup: int) -> Finished:
-    """Count the first ``warmup`` steps as warm-up, as in memlab's own runs; the ranks know only of the first step."""
-    ranks = []
-    for rank in finished.ranks:
-        seconds = [*rank["warmup_seconds"], *rank["step_seconds"]]
-        ranks.append({**rank, "warmup_seconds": seconds[:warmup], "step_seconds": seconds[warmup:]})
-    return replace(finished, ranks=ranks)
 
 
 def beside(config: Config, choices: Mapping[str, str], found: FoundConfig) -> tuple[FoundConfig, list[dict[str, Any]]]:

@@ -87,14 +87,16 @@ def supervise(
             launch.tell(_signal_to_pass_on(signalled, command.streams))
             launch.leave(LEAVE_S)
             ended = ended or Ended("interrupted", None, launch.seconds)
-    finished = read_finished(folder, ended, host_oom_kills() - kills, install.has_loaded(folder.path))
+    ooms, warmup = host_oom_kills() - kills, command.options.warmup or 1
+    finished = read_finished(folder, ended, ooms, install.has_loaded(folder.path), warmup)
     install.remove(folder.path)
     return replace(finished, survivors=launch.survivors)
 
 
-def read_finished(folder: RunFolder, ended: Ended, host_ooms: int, has_loaded: bool) -> Finished:
-    """Read what the ranks of a command left. ``host_ooms``, ``has_loaded``: those of :func:`outcome`."""
-    ranks, rows = read_command(folder)
+def read_finished(folder: RunFolder, ended: Ended, host_ooms: int, has_loaded: bool, warmup: int = 1) -> Finished:
+    """Read what the ranks of a command left. ``host_ooms``, ``has_loaded``: those of :func:`outcome`. ``warmup``: steps
+    that only warm up."""
+    ranks, rows = read_command(folder, warmup)
     status, reason = outcome(folder, ranks, ended, host_ooms, has_loaded=has_loaded)
     return Finished(ended.seconds, ended.returncode, status, reason, ranks, rows)
 

@@ -32,7 +32,7 @@ from memlab.predict.trace.shadow import native
 from memlab.predict.trace.shadow.launchers import ALL_RANKS
 from memlab.predict.trace.shadow_process import last_exception
 from memlab.predict.trace.split_by_gpu import split_by_gpu
-from memlab.predict.trace.trace_format import Trace, trace_of_command
+from memlab.predict.trace.trace_format import CHOICES, Trace, trace_of_command
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import count_rows
 from memlab.system.deadman import remove_folder
@@ -113,7 +113,7 @@ def note_choice(choice: str) -> None:
 
 def choices_so_far(folder: Path) -> list[str]:
     """Return the choices that the command in this run folder, which may run, has made."""
-    return [path.name.removeprefix(_CHOICE) for path in (folder / install.FOLDER).glob(f"{_CHOICE}*")]
+    return [choice for choice in CHOICES if (folder / install.FOLDER / f"{_CHOICE}{choice}").exists()]
 
 
 def refusal(own: Path) -> str | None:

@@ -42,7 +42,7 @@ from memlab.predict.trace.events import (
 )
 from memlab.predict.trace.work_items import NUMBERED, Item, Launcher
 
-GENERATION, ROUTING, SELECTION = "generation", "routing", "selection"
+CHOICES = GENERATION, ROUTING, SELECTION = "generation", "routing", "selection"
 """What a program may choose by unknown values: tokens, whose number is the length of a generation; experts (or other
 rows of a tensor), each of which gets a number of tokens; and elements, by a mask, as ``nonzero`` does."""
 

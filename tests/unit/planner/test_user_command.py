@@ -100,10 +100,9 @@ def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, mo
     assert found.command["ranges"] == [{"choice": "routing", "failure": "seen"}]
 
 
-@pytest.mark.parametrize(("cores", "is_early"), [({0, 1}, True), ({0}, False)])
-def test_the_other_end_begins_with_the_choice_where_a_core_is_free(tmp_path, monkeypatch, record, cores, is_early):
+@pytest.mark.parametrize("is_early", [True, False])
+def test_the_other_end_begins_with_the_choice_where_a_core_is_free(tmp_path, monkeypatch, record, is_early):
     monkeypatch.setattr(user_command, "POLL_S", 0.01)
-    monkeypatch.setattr(user_command.os, "sched_getaffinity", lambda pid: cores)
     began, tokens = threading.Event(), []
 
     def traced(words, folder, environ, other_end=None, **options):
@@ -123,7 +122,8 @@ def test_the_other_end_begins_with_the_choice_where_a_core_is_free(tmp_path, mon
     monkeypatch.setattr(user_command, "keep_what_was_found", lambda ranks, folder: None)
     folder = RunFolder(tmp_path / "run")
     folder.claim()
-    found = user_command.predicted_record(["train.py"], Hardware(memory_gib=80.0), folder, None, TOKEN)
+    gpu = Hardware(memory_gib=80.0)
+    found = user_command.predicted_record(["train.py"], gpu, folder, None, TOKEN, is_early=is_early)
     assert [each["choice"] for each in found.command["ranges"]] == ["routing"]
     assert tokens == ["token-script", "token-routing"]
 

@@ -35,6 +35,17 @@ def test_an_exception_ends_the_processes():
     assert process.wait(10) == -signal.SIGKILL
 
 
+def test_the_end_of_a_part_leaves_the_others_and_the_end_of_all_ends_them():
+    token = uuid.uuid4().hex
+    parts = [
+        subprocess.Popen(["sleep", "60"], env={deadman.TOKEN_VARIABLE: f"{token}{part}"}) for part in ("-one", "-two")
+    ]
+    deadman.kill_marked(f"{token}-one")
+    assert parts[0].wait(10) == -signal.SIGKILL and parts[1].poll() is None
+    deadman.kill_marked(token)
+    assert parts[1].wait(10) == -signal.SIGKILL
+
+
 def test_the_death_of_memlab_ends_the_processes():
     memlab = subprocess.Popen([sys.executable, "-c", HOLDS], stdout=subprocess.PIPE, text=True)
     token = memlab.stdout.readline().strip()

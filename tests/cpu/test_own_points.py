@@ -1,0 +1,46 @@
+"""The end of a point in one rank of memlab's own training: which file an error goes to."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from memlab.worker.session import Launch
+
+pytestmark = pytest.mark.cpu
+
+ERROR = ValueError("odd")
+
+
+@pytest.fixture
+def launch() -> Launch:
+    """A launch in its second point, with what was written, and the options of what began."""
+    launch = Launch.__new__(Launch)
+    launch.written, launch.begun = [], []
+    point = SimpleNamespace(has_begun=True, num_measured=5, options=lambda is_first: is_first)
+    launch.points, launch.index = [point, point], 1
+    launch.session = SimpleNamespace(pid=1, steps_done=2, start_over=launch.begun.append)
+    launch.file = SimpleNamespace(write_at_the_end=launch.written.append)
+    return launch
+
+
+def test_an_error_belongs_to_the_point_that_runs(launch):
+    launch.fail(ERROR)
+    assert (launch.written, launch.begun) == ([ERROR], [])
+
+
+def test_an_error_between_two_points_belongs_to_the_next_one(launch):
+    launch.session.pid, launch.point.has_begun, launch.session.steps_done = None, False, 0
+    launch.fail(ERROR)
+    assert (launch.written, launch.begun) == ([ERROR], [False])
+
+
+def test_an_error_after_the_last_point_changes_nothing(launch):
+    launch.session.pid = None
+    launch.fail(ERROR)
+    assert (launch.written, launch.begun) == ([], [])
+
+
+def test_an_error_in_a_profiled_step_leaves_what_was_measured(launch):
+    launch.session.steps_done = 6
+    launch.fail(ERROR)
+    assert launch.written == [None]
