@@ -24,7 +24,7 @@ class Point:
         self.losses: list[torch.Tensor] = []  # one per forward, on the device: reading them makes the host wait
         self.used: list[tuple[int | None, int | None]] = []
         self.energy_before: float | None = None
-        self.has_begun = False
+        self.has_begun = self.is_measured = False
 
     @property
     def shape(self) -> Shape:

@@ -155,6 +155,7 @@ class Launch:
             if None in losses:
                 raise FloatingPointError(f"the loss was not finite at step {losses.index(None) + 1}")
             self.file.keep(MEASURED)
+            self.point.is_measured = True
         if self.session.steps_done == self.point.num_steps:
             self.file.write_at_the_end(None)
             self.index = min(self.index + 1, len(self.points) - 1)
@@ -167,5 +168,4 @@ class Launch:
             return
         if is_between_points:
             self.session.start_over(self.point.options(is_first=False))
-        is_measured = self.session.steps_done >= self.point.num_measured
-        self.file.write_at_the_end(None if is_measured else error)
+        self.file.write_at_the_end(None if self.point.is_measured else error)

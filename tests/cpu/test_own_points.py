@@ -16,9 +16,10 @@ def launch() -> Launch:
     """A launch in its second point, with what was written, and the options of what began."""
     launch = Launch.__new__(Launch)
     launch.written, launch.begun = [], []
-    point = SimpleNamespace(has_begun=True, num_measured=5, options=lambda is_first: is_first)
+    point = SimpleNamespace(has_begun=True, is_measured=False, num_measured=5, options=lambda is_first: is_first)
     launch.points, launch.index = [point, point], 1
-    launch.session = SimpleNamespace(pid=1, steps_done=2, start_over=launch.begun.append)
+    launch.session = SimpleNamespace(pid=1, steps_done=2, start_over=launch.begun.append, close_step=lambda: None)
+    launch.session.given = {}
     launch.file = SimpleNamespace(write_at_the_end=launch.written.append)
     return launch
 
@@ -29,7 +30,7 @@ def test_an_error_belongs_to_the_point_that_runs(launch):
 
 
 def test_an_error_between_two_points_belongs_to_the_next_one(launch):
-    launch.session.pid, launch.point.has_begun, launch.session.steps_done = None, False, 0
+    launch.session.pid, launch.point.has_begun = None, False
     launch.fail(ERROR)
     assert (launch.written, launch.begun) == ([ERROR], [False])
 
@@ -41,6 +42,14 @@ def test_an_error_after_the_last_point_changes_nothing(launch):
 
 
 def test_an_error_in_a_profiled_step_leaves_what_was_measured(launch):
-    launch.session.steps_done = 6
+    launch.point.is_measured = True
     launch.fail(ERROR)
     assert launch.written == [None]
+
+
+def test_a_loss_that_is_not_finite_fails_a_point_with_its_other_losses(launch):
+    launch.session.steps_done, launch.point.step_losses = 5, lambda: [7.5, None, 7.25]
+    with pytest.raises(FloatingPointError, match="not finite at step 2") as raised:
+        launch.step_end()
+    launch.fail(raised.value)
+    assert launch.written == [raised.value] and launch.session.given["losses"] == [7.5, None, 7.25]
