@@ -79,7 +79,17 @@ def test_the_rank_that_failed_first_is_named_and_not_one_that_its_launcher_ended
     assert reason == "on simulated GPUs, rank 1: ValueError: no"
 
 
-def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, monkeypatch, record):
+@pytest.fixture
+def folder(tmp_path, monkeypatch, record) -> RunFolder:
+    """A run folder, for a prediction without ranks."""
+    monkeypatch.setattr(user_command, "record_of", lambda traced: (record(ranks=[], command={"words": []}), {}))
+    monkeypatch.setattr(user_command, "keep_what_was_found", lambda ranks, folder: None)
+    folder = RunFolder(tmp_path / "run")
+    folder.claim()
+    return folder
+
+
+def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, monkeypatch, folder):
     places = []
 
     def traced(words, folder, **options):
@@ -89,10 +99,6 @@ def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, mo
         return SimpleNamespace(traces={0: SimpleNamespace(choices=["routing"])})
 
     monkeypatch.setattr(user_command, "traced_command", traced)
-    monkeypatch.setattr(user_command, "record_of", lambda traced: (record(ranks=[], command={"words": []}), {}))
-    monkeypatch.setattr(user_command, "keep_what_was_found", lambda ranks, folder: None)
-    folder = RunFolder(tmp_path / "run")
-    folder.claim()
     (tmp_path / "precious").mkdir()
     (folder.path / "other_end_routing").symlink_to(tmp_path / "precious")
     found = user_command.predicted_record(["train.py"], Hardware(memory_gib=80.0), folder, None, TOKEN)
@@ -101,7 +107,7 @@ def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, mo
 
 
 @pytest.mark.parametrize("is_early", [True, False])
-def test_the_other_end_begins_with_the_choice_where_a_core_is_free(tmp_path, monkeypatch, record, is_early):
+def test_the_other_end_begins_with_the_choice_where_a_core_is_free(monkeypatch, folder, is_early):
     monkeypatch.setattr(user_command, "POLL_S", 0.01)
     began, tokens = threading.Event(), []
 
@@ -118,10 +124,6 @@ def test_the_other_end_begins_with_the_choice_where_a_core_is_free(tmp_path, mon
         return SimpleNamespace(traces={0: SimpleNamespace(choices=["routing"])})
 
     monkeypatch.setattr(user_command, "traced_command", traced)
-    monkeypatch.setattr(user_command, "record_of", lambda traced: (record(ranks=[], command={"words": []}), {}))
-    monkeypatch.setattr(user_command, "keep_what_was_found", lambda ranks, folder: None)
-    folder = RunFolder(tmp_path / "run")
-    folder.claim()
     gpu = Hardware(memory_gib=80.0)
     found = user_command.predicted_record(["train.py"], gpu, folder, None, TOKEN, is_early=is_early)
     assert [each["choice"] for each in found.command["ranges"]] == ["routing"]
