@@ -15,11 +15,11 @@ class Figures:
         self.peak: dict[str, Any] = {}  # of the file: attached.peak
         self.retries: int | None = None  # of the allocator, since the process began
         self.ooms: int | None = None
-        self.retries_before = self.ooms_before = 0  # of earlier trainings in this process
+        self.retries_before = self.ooms_before = 0  # those of earlier trainings in this process
 
     def start_over(self, other: "Figures", has_trained: bool) -> None:
-        """Take over what another training has found before its first step. ``has_trained``: the time that it took
-        belongs to that training."""
+        """Take over the phases before the first step from the figures of an earlier training. ``has_trained``: that
+        training has taken steps, so the time of these phases is counted there."""
         before = {name: peaks for name, peaks in other.phases.items() if name in ONCE}
         self.phases = {name: replace(peaks, seconds=0.0) if has_trained else peaks for name, peaks in before.items()}
         self.total.host_peak_bytes = max((peaks.host_peak_bytes or 0 for peaks in before.values()), default=None)

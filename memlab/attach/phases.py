@@ -44,7 +44,7 @@ class Timeline:
         self.memory, self.ended = memory, ended
         self.base: str | None = MODEL_BUILD  # None: outside all phases
         self.stack: list[str] = []
-        self.is_told = False  # the script marks its phases: what lies between them belongs to none
+        self.is_marked_by_script = False  # the script itself begins its phases; the time between them belongs to none
         self.thread: int | None = None  # None: any
         self.began = time.perf_counter()
         self.where: str | None = None
@@ -86,7 +86,7 @@ class Timeline:
 
     def _before(self, phase: str) -> str | None:
         """The phase of the piece that ends when ``phase`` begins."""
-        if self.is_told:
+        if self.is_marked_by_script:
             return self.current
         if not self.stack and phase == BACKWARD:
             return FORWARD
@@ -98,7 +98,7 @@ class Timeline:
 
     def begin_base(self, phase: str | None) -> None:
         """Go over to another base, outside all phases that run."""
-        if self.is_mine() and not self.stack and not self.is_told:
+        if self.is_mine() and not self.stack and not self.is_marked_by_script:
             if self.base != phase:
                 self.cut(self.base, ends_phase=True)
                 self.base = phase

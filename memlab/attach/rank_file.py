@@ -35,7 +35,7 @@ class RankFile:
 
     def __init__(self, session: Session):
         self.session = session
-        self.before_end: list[Callable[[], None]] = []  # ends of what records beside this file
+        self.before_end: list[Callable[[], None]] = []  # each ends a recorder, which writes files of its own
         self.options: Options | None = None  # of the measurement that the place belongs to
         self.rank: int | None = None
         self.world_size = 1  # as long as torch.distributed was there to tell: a script may end it before itself
@@ -78,7 +78,7 @@ class RankFile:
         session.end()
 
     def keep(self, names: Iterable[str]) -> None:
-        """Keep these figures as they are now, whatever the next steps do."""
+        """Keep the present values of these figures: later steps no longer change them."""
         now = self._content(RUNNING)
         self.session.given |= {name: now[name] for name in names}
 

@@ -94,8 +94,9 @@ class Session:
         Session.__init__(self, options, self.memory, self.callbacks, self.is_simulated)
 
     def start_over(self, options: Options) -> None:
-        """Begin to measure a training of the same objects, with an empty cache and without earlier peaks. What was
-        found before the first step stays; its time belongs to the first training."""
+        """Begin to measure the next training of the same model and engine. The allocator gives back its unused memory,
+        and all peaks begin anew. Phases before the first step (model build, engine init) are kept; the first training
+        has their time."""
         self.timeline.begin_base(None)
         before = dict(vars(self))
         self.begin_anew(options)

@@ -37,10 +37,11 @@ def outcome(
 ) -> tuple[str, str | None]:
     """Return status and reason: those of the rank that failed first, since others often fail because of it.
 
-    ``ranks``: the files of the ranks, also of those that have not ended. ``host_ooms``: processes that the kernel ended
-    for memory. ``world_size``: of memlab's own training, which is over once all ranks have ended well, however its
-    launcher ended; ``None``: of a command, whose ranks and exit code count. ``has_loaded``: whether one of its
-    processes loaded memlab's meters.
+    ``ranks``: the files of the ranks; that of a killed rank says ``interrupted``. ``host_ooms``: number of processes
+    that the kernel ended because the host had no memory left. ``world_size``: number of ranks that memlab's own
+    training has. Its launch is ok once all of them are, whatever the exit code of DeepSpeed's launcher. ``None``: the
+    launch is of a command. Its ranks say how many they are, and it is ok if it also ended with exit code 0.
+    ``has_loaded``: whether a process of the command loaded memlab's meters.
     """
     ranks = by_failure(ranks)
     silent = {rank["rank"] for rank in ranks if rank["status"] == "interrupted"}
@@ -77,7 +78,8 @@ def outcome(
 
 
 def by_failure(ranks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sort the files of ranks by the time of their failure; ranks that did not fail by themselves come last."""
+    """Sort the files of ranks by the time at which each rank failed, then by number. Ranks that did not fail by
+    themselves come last."""
     return sorted(ranks, key=lambda rank: (_facts(rank).get("failed_at") or math.inf, rank["rank"]))
 
 

@@ -219,9 +219,12 @@ def _both_ends(
     beside: ThreadPoolExecutor,
     is_early: bool,
 ) -> tuple[TracedCommand, dict[str, Callable[[], TracedCommand]]]:
-    """Run a script. Return it, and for each choice that it made what waits for the run with that choice made the other
-    way round. These run in ``beside``: ``is_early``, from the moment of the choice on, where a core is free for them;
-    else after the script."""
+    """Run a script, and once more for each choice that it made, with that choice made the other way round.
+
+    Returns the first run, and for each choice a function that waits for the other run and returns it. ``beside`` runs
+    the others one after another. ``is_early``: the first of them begins as soon as the script has made a choice; else
+    after the script.
+    """
     others: dict[str, Callable[[], TracedCommand]] = {}
     is_over = threading.Event()
 

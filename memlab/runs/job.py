@@ -122,7 +122,7 @@ class Job:
         """Build the record from the results of the ranks. ``total_s``: wall-clock time of this job, in seconds."""
         measure, record = self.config.measure, self.new_record(machine, isolation)
         runtime: dict[str, Any] = next((rank["runtime"] for rank in ranks if rank["runtime"]), {})
-        own = [{**rank, "attached": None} for rank in ranks]  # the plan says what a command's ranks have to find out
+        own = [{**rank, "attached": None} for rank in ranks]  # facts about the script, which the plan holds
         found = fields_of_ranks(self.config, own, total_s)
         found["steps"] |= {"warmup": measure.warmup, "measured": measure.steps}
         return replace(record, environment={**record.environment, **runtime}, **found)

@@ -37,7 +37,7 @@ def main() -> int:
     # At a time-out memlab sends SIGUSR1: write all Python stacks, even while the main thread is inside a collective.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
-    from memlab.worker.session import run_points  # imports torch last: the import may take long or fail
+    from memlab.worker.launch import run_points  # imports torch last: the import may take long or fail
 
     return run_points(folders, rank)
 

@@ -32,8 +32,9 @@ class Point:
         return Shape(batch.micro, self.config.seq_len.tokens, batch.accumulation * self.num_steps)
 
     def options(self, is_first: bool) -> Options:
-        """Return what the meters do. ``is_first``: this point counts the start of the launch, and alone has a memory
-        history, from before the rank uses its GPU until the end of the warm-up: it slows every allocation."""
+        """Return what the meters are to do. ``is_first``: the point is the first of its launch. Its record has the time
+        that the start of the launch took. It alone has a memory history, which slows every allocation: from before the
+        rank uses its GPU until the end of the warm-up."""
         measure = self.config.measure
         has_history = is_first and measure.snapshot and self.config.hardware.device == "cuda"
         return Options(

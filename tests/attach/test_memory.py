@@ -111,7 +111,7 @@ def test_while_counting_is_paused_the_peaks_stay(allocator):
 def test_what_an_optimizer_does_while_its_engine_is_made_is_no_step(allocator):
     """DeepSpeed's engine for 16 bits at stage 0 makes the optimizer's states by a step of its own."""
     session, weight = Session(Options("folder"), Memory()), torch.nn.Parameter(torch.zeros(1))
-    session.timeline.is_told = True
+    session.timeline.is_marked_by_script = True
     optimizer = torch.optim.SGD([weight])
     session.optimizer_made(optimizer)
 

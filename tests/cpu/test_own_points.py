@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from memlab.worker.session import Launch
+from memlab.worker.launch import Launch
 
 pytestmark = pytest.mark.cpu
 

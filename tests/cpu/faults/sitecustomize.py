@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-TARGET = "memlab.worker.session"
+TARGET = "memlab.worker.launch"
 WORKER_FILE = str(Path(__file__).resolve().parents[3] / "memlab" / "worker" / "__main__.py")  # under srun
 
 

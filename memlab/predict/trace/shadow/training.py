@@ -30,7 +30,7 @@ ENGINE_PHASES = {"forward": "forward", "backward": "backward", "step": "optimize
 
 @dataclass
 class Shadow:
-    """The launch of a rank (``memlab.worker.session.Launch``), recorded instead of measured. It trains as in ``plan``,
+    """The launch of a rank (``memlab.worker.launch.Launch``), recorded instead of measured. It trains as in ``plan``,
     with the model and data of ``config``.
 
     ``split`` returns (batch, tokens) and is called once the engine is ready. It may fork, because nothing before

@@ -61,7 +61,8 @@ def run_points(folders: Sequence[RunFolder], rank: int) -> int:
 
 
 class Launch:
-    """The points of a rank. ``session``: what the meters follow, from point to point."""
+    """The points that a rank measures one after another. ``session``: of the meters, one for all points. ``file``: of
+    the rank, in the folder of the point that runs. ``live``: the meter of a CPU; ``None`` on a GPU."""
 
     def __init__(self, folders: Sequence[RunFolder], rank: int):
         self.rank, self.plans = rank, [folder.read_plan() for folder in folders]
@@ -74,11 +75,12 @@ class Launch:
         self.index = 0
         self.file = start.begin(self.point.options(is_first=True), self.live)
         self.session = self.file.session
-        # Until the rank has a context, and has trained, its meters would say that it has neither.
-        self.own = {"losses": [], **({} if local_rank is None else {"device": str(self.device)})}
-        self.session.given |= self.own
-        after_step = self.session.callbacks.step  # a memory history ends before this reading, a profile begins after it
-        after_step.insert(len(after_step) - self.config.measure.profile, self.reads_driver)
+        # A rank that fails early has used no GPU and has no losses: else its file would give reasons for that.
+        self.known_at_start = {"losses": [], **({} if local_rank is None else {"device": str(self.device)})}
+        self.session.given |= self.known_at_start
+        # A memory history ends before the driver is read, and a profile begins after that.
+        callbacks = self.session.callbacks.step
+        callbacks.insert(len(callbacks) - self.config.measure.profile, self.after_step)
 
     @property
     def point(self) -> Point:
@@ -107,7 +109,7 @@ class Launch:
     def describe_point(self) -> None:
         session = self.session
         parameters, trainable = parameter_counts(self.model)
-        session.given |= {**self.own, "parameters": parameters, "trainable_parameters": trainable}
+        session.given |= {**self.known_at_start, "parameters": parameters, "trainable_parameters": trainable}
         batch = self.point.config.batch
         with left_out(MODEL_FLOPS, session.unknown):
             samples, tokens = batch.micro * batch.accumulation, self.point.config.seq_len.tokens
@@ -116,10 +118,11 @@ class Launch:
     # --- called by Trainer's callback, and by the meters
 
     def engine_is_ready(self, engine: torch.nn.Module) -> None:
-        """Mark the engine's forward: the meters alone would take what follows it, until the backward, for a part."""
+        """Make each call of the engine's forward a phase. By themselves the meters end a forward when the backward
+        begins: what the script frees in between would count as freed in the forward."""
         timeline, forward = self.session.timeline, engine.forward
         timeline.begin_base(None)
-        timeline.is_told = True
+        timeline.is_marked_by_script = True
 
         def marked(*args: Any, **kwargs: Any) -> Any:
             with self.session.running(FORWARD):
@@ -138,7 +141,7 @@ class Launch:
             self.session.start_over(self.point.options(is_first=self.index == 0))
             self.describe_point()
 
-    def reads_driver(self) -> bool:
+    def after_step(self) -> bool:
         """Read the driver after each step of the warm-up and after the last measured one. Returns whether it did."""
         step, warmup = self.session.steps_done, self.config.measure.warmup
         if warmup < step != self.point.num_measured:
@@ -161,8 +164,8 @@ class Launch:
             self.index = min(self.index + 1, len(self.points) - 1)
 
     def fail(self, error: BaseException) -> None:
-        """Write the file of the point that failed. One that is over keeps its file, and what was measured stays if a
-        profiled step fails."""
+        """Write the error into the file of the point that runs, or of the next point if none runs. After the last point
+        nothing is written. A point that fails in a profiled step stays as it was measured."""
         is_between_points = self.session.pid is None
         if is_between_points and self.point.has_begun:
             return
