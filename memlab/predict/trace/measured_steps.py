@@ -20,23 +20,30 @@ three. The others have to confirm it."""
 LEAST_EQUAL = 2
 """Recorded micro-steps that are enough where their batches are equal in all measures."""
 
+FURTHER = 9 / 8
+"""How far a tensor of a batch may be larger than the largest recorded one: formulas that two confirmed go on for that
+much. Beyond, kernels may take another way."""
+
 _Formula = tuple[int, Sequence[tuple[int, int]]]
 """Index of a measure, and points (measure, amount) of the polynomial."""
 
 
 class Formulas:
-    """What a micro-step does for any batch but the largest so far: kernels may take another way for larger ones.
+    """What a micro-step does for any batch, but for one that is much larger than the recorded ones (``FURTHER``).
 
-    ``steps``: the recorded ones, whose ``size`` are the measures of the batch, its elements first. ``like``: the last.
+    ``steps``: the recorded ones, whose ``size`` are the measures of the batch, the elements of its ``tensors`` first.
+    ``like``: the last.
     """
 
-    def __init__(self, like: Step, steps: Sequence[Outline], formulas: Sequence[_Formula], which: np.ndarray):
+    def __init__(
+        self, like: Step, steps: Sequence[Outline], tensors: int, formulas: Sequence[_Formula], which: np.ndarray
+    ):
         self._like, self._formulas, self._which = like, formulas, which
-        self._largest = max(step.size[0] for step in steps)
+        self._largest = [max(values) for values in zip(*(step.size[:tensors] for step in steps), strict=True)]
         self._constant = [len(set(values)) == 1 for values in zip(*(step.size for step in steps), strict=True)]
 
     @classmethod
-    def of(cls, earlier: Sequence[Outline], like: Step) -> "Formulas | None":
+    def of(cls, earlier: Sequence[Outline], like: Step, tensors: int) -> "Formulas | None":
         """Find the formulas of ``earlier`` steps and of the last one, ``like``; ``None`` if they are too few, or not
         alike, or do not follow from one measure."""
         steps = [*earlier, like.outline]
@@ -48,11 +55,11 @@ class Formulas:
         amounts = zip(*(step.amounts.tolist() for step in steps), strict=True)
         which = [numbers.setdefault(each, len(numbers)) for each in amounts]
         formulas = [_formula(each, measures) for each in numbers]
-        return None if None in formulas else cls(like, steps, formulas, np.array(which))
+        return None if None in formulas else cls(like, steps, tensors, formulas, np.array(which))
 
     def at(self, size: Sequence[int]) -> Step | None:
         """Return the step for a batch; ``None`` where it is to be traced: a measure differs that was always equal."""
-        if size[0] > self._largest:
+        if any(elements > FURTHER * largest for elements, largest in zip(size, self._largest, strict=False)):
             return None
         values = [_value(points, size[measure]) for measure, points in self._formulas]
         pairs = zip(self._constant, size, self._like.size, strict=True)

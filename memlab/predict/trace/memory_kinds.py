@@ -1,10 +1,11 @@
 """Purposes of allocations, derived from the code that made them. For display only: no predicted quantity depends on
 them."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from memlab.attach.owner import BUCKETS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner  # weights: or a shard
-from memlab.predict.trace.events import Alloc, BeginPhase
+from memlab.predict.trace.events import Alloc, BeginPhase, of_kinds
 from memlab.predict.trace.trace_format import BUT_SHAPE, Site, Trace
 
 ACTIVATIONS = "activations"
@@ -105,26 +106,33 @@ def name_kinds(trace: Trace, vocabularies: Collection[int]) -> None:
     """Name the purposes of the requests of a trace. ``vocabularies``: of its models."""
     kinds: dict[tuple, str] = {}  # sites that differ in their shapes alone share one, but for those of logits
     numbers: dict[tuple[int, str], int] = {}  # not by phase: equal steps have equal sites
-    phase = ""
-    for index, event in enumerate(trace.events):
+    of_phases: dict[str, dict[int, int]] = defaultdict(dict)  # phase -> site -> the same site with its kind
+    phase, named = "", of_phases[""]
+    for index, event in of_kinds(trace.events, BeginPhase, Alloc):
         if isinstance(event, BeginPhase):
             phase = trace.phases[event.phase]
-        elif isinstance(event, Alloc) and not (site := trace.sites[event.site]).kind:
-            alike = phase, bool(site.shape) and site.shape[-1] in vocabularies, BUT_SHAPE(site)
-            if alike not in kinds:
-                kinds[alike] = kind_of(site, phase, vocabularies)
-            number = numbers.setdefault((event.site, kinds[alike]), len(trace.sites))
-            if number == len(trace.sites):
-                trace.sites.append(site.changed(kind=kinds[alike]))
-            trace.events[index] = event.at(number)
+            named = of_phases[phase]
+            continue
+        if event.site not in named:
+            site, number = trace.sites[event.site], event.site
+            if not site.kind:
+                alike = phase, bool(site.shape) and site.shape[-1] in vocabularies, BUT_SHAPE(site)
+                if alike not in kinds:
+                    kinds[alike] = kind_of(site, phase, vocabularies)
+                number = numbers.setdefault((event.site, kinds[alike]), len(trace.sites))
+                if number == len(trace.sites):
+                    trace.sites.append(site.changed(kind=kinds[alike]))
+            named[event.site] = number
+        if named[event.site] != event.site:
+            trace.events[index] = event.at(named[event.site])
 
 
 def name_owned(trace: Trace, owners: Mapping[int, Owner]) -> None:
     """Name the owners of blocks, by key, then the copies of weights. The sites of the blocks get copies with owners;
     kinds and modules are then the owners'."""
     numbers: dict[Site, int] = {}
-    for index, event in enumerate(trace.events):
-        if isinstance(event, Alloc) and event.key in owners and trace.sites[event.site].kind != SMALL:
+    for index, event in of_kinds(trace.events, Alloc):
+        if event.key in owners and trace.sites[event.site].kind != SMALL:
             site = trace.sites[event.site].owned_by(owners[event.key])
             if site not in numbers:
                 numbers[site] = len(trace.sites)
@@ -138,22 +146,20 @@ def name_casts(trace: Trace) -> None:
 
     The owners of the weights must be known.
     """
-    weights = {
-        (site.module, event.nbytes)
-        for event in trace.events
-        if isinstance(event, Alloc)
-        and (site := trace.sites[event.site]).owner
-        and site.owner.kind == WEIGHTS
-        and site.owner.dtype == "float32"
-    }
+    owned, copies = set(), set()
+    for number, site in enumerate(trace.sites):
+        if site.owner is None and site.op.startswith("aten._to_copy"):
+            copies.add(number)
+        elif site.owner is not None and site.owner.kind == WEIGHTS and site.owner.dtype == "float32":
+            owned.add(number)
+    requests = list(of_kinds(trace.events, Alloc))
+    weights = {(trace.sites[event.site].module, event.nbytes) for _, event in requests if event.site in owned}
     sizes = {nbytes for _, nbytes in weights}
     numbers: dict[int, int] = {}
-    for index, event in enumerate(trace.events):
-        if not isinstance(event, Alloc):
+    for index, event in requests:
+        if event.site not in copies:
             continue
         site = trace.sites[event.site]
-        if not site.op.startswith("aten._to_copy") or site.owner is not None:
-            continue
         of_module = (site.module, 2 * event.nbytes) in weights
         of_head = is_head(site.module) and 2 * event.nbytes in sizes  # its weights may be those of the embeddings
         if of_module or of_head:

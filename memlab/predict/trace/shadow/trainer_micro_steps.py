@@ -2,8 +2,8 @@
 
 A micro-step is a call of ``Trainer.training_step``, also by TRL's trainers. memlab computes a micro-step if each
 parameter already has a gradient, and if the sizes of the traced micro-steps follow from measures of their batches
-(measured_steps.py). It traces the micro-step with the largest batch so far, and all micro-steps of a model that is
-wrapped for several GPUs.
+(measured_steps.py). It traces a micro-step whose batch is much larger than those before, and all micro-steps of a model
+that is wrapped for several GPUs.
 
 A computed micro-step leaves its loss. A buffer of the model that a traced micro-step replaces keeps its old values.
 Lists of metrics get nothing, because they hold numbers and no tensors.
@@ -74,11 +74,13 @@ class TrainerMicroSteps:
 
     @contained
     def _measured(self, inputs: Any) -> tuple[tuple, tuple[int, ...]] | None:
-        """Return what must be equal in batches that are alike, and their measures: all elements, dimensions, and how
-        many values are positive in each row of a mask, up to it, and from it on. ``None``: not known."""
+        """Return what must be equal in batches that are alike, and their measures: the elements of each tensor and of
+        all, dimensions, and how many values are positive in each row of a mask, up to it, and from it on. ``None``: not
+        known."""
         if not isinstance(inputs, Mapping) or not all(isinstance(value, torch.Tensor) for value in inputs.values()):
             return None
-        measures = [sum(value.numel() for value in inputs.values())]
+        elements = [value.numel() for value in inputs.values()]
+        measures = [*elements, sum(elements)]
         for tensor in inputs.values():
             measures += tensor.shape
             values = self._recorder.values.of(tensor)
@@ -112,7 +114,7 @@ class TrainerMicroSteps:
         step = described(size, found, [loss], origins, list(self._kept)) if followed else None
         earlier = self._outlines[kind][1 - MOST_STEPS :]
         self._outlines[kind] = [*earlier, step.outline] if step else []
-        self._formulas[kind] = Formulas.of(earlier, step) if step else None
+        self._formulas[kind] = Formulas.of(earlier, step, len(kind[1]) - 1) if step else None
 
     @contained
     def _computed(self, kind: Any, size: tuple[int, ...]) -> tuple[Step, list[Any]] | None:

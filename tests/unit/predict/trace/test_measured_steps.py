@@ -21,7 +21,7 @@ def step(size: tuple[int, ...], size_of, phase: int = 3) -> Step:
 
 
 def formulas_of(steps: list[Step]) -> Formulas | None:
-    return Formulas.of([each.outline for each in steps[:-1]], steps[-1])
+    return Formulas.of([each.outline for each in steps[:-1]], steps[-1], tensors=1)
 
 
 BATCHES = [(40, 7, 3), (52, 9, 3), (47, 2, 3), (45, 4, 3)]
@@ -44,7 +44,8 @@ def test_formulas_follow_from_four_batches(size_of):
     assert found.form == expected.form and (found.amounts == expected.amounts).all()
     assert (found.left, found.shapes) == (expected.left, expected.shapes)
     assert formulas.at((19, 11, 4)) is None  # no batch has shown what follows from the third measure
-    assert formulas.at((53, 11, 3)) is None  # the largest so far
+    assert (formulas.at((58, 11, 3)).amounts == step((58, 11, 3), size_of).amounts).all()
+    assert formulas.at((59, 11, 3)) is None  # much larger than 52
 
 
 def test_two_equal_batches_are_enough_for_a_third():
