@@ -28,7 +28,7 @@ from memlab.planner.command_record import TracedCommand, record_of
 from memlab.predict.memory.rank_results import rank_results
 from memlab.predict.memory.shared_gpus import with_memory_of_others
 from memlab.predict.memory.whole_epoch import ORDER, other_orders, with_whole_epoch
-from memlab.predict.memory.workspaces import WORKSPACES, with_workspaces
+from memlab.predict.memory.workspaces import WORKSPACES, figures_with_workspaces, with_workspaces
 from memlab.predict.outside.appearances import COMMUNICATOR
 from memlab.predict.time.calibrate import resolve
 from memlab.predict.trace.run_command import (
@@ -50,6 +50,7 @@ from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
 from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
 from memlab.system.machine import Machine
+from memlab.system.process_copy import computed_in_a_copy
 from memlab.system.sandbox import NAMESPACES, Sandbox, check_wall
 from memlab.system.sandbox.kept_data import KeptData
 from memlab.system.sandbox.limits import LimitError
@@ -148,10 +149,10 @@ def predict_command(
         job.start(list(words))
         began = time.time()
         try:
-            is_early = len(os.sched_getaffinity(0)) >= 2 * min(hardware.gpus, PROCESSES)
+            has_free_core = len(os.sched_getaffinity(0)) >= 2 * min(hardware.gpus, PROCESSES)
             with guarded(os.environ) as environ:
                 record = predicted_record(
-                    words, hardware, folder, steps, environ, wants_changes, on_change, timeout_s, is_early
+                    words, hardware, folder, steps, environ, wants_changes, on_change, timeout_s, has_free_core
                 )
         except KeyboardInterrupt:
             seconds = time.time() - began
@@ -178,28 +179,31 @@ def predicted_record(
     wants_changes: Callable[[Record], bool] = lambda record: False,
     on_change: Callable[[str], None] = lambda told: None,
     timeout_s: float | None = None,
-    is_early: bool = False,
+    has_free_core: bool = False,
 ) -> Record:
     """Run the ranks that differ on simulated GPUs of ``hardware``, and return the record.
 
     ``folder`` receives the files of the ranks. ``steps``: end after this many optimizer steps. ``environ``: the
-    variables that the command would get, with the token of a launch. ``is_early``: that of :func:`_both_ends`. The
-    others are those of :func:`predict_command`. Raises :class:`MemlabError` before anything runs.
+    variables that the command would get, with the token of a launch. ``has_free_core``: whether a script may run, or a
+    trace be replayed, while another one is. The others are those of :func:`predict_command`. Raises
+    :class:`MemlabError` before anything runs.
     """
     began = time.time()
     trace = partial(traced_command, hardware=hardware, steps=steps, environ=environ, timeout_s=timeout_s)
     try:
         with _thread_beside(environ) as beside:
-            traced, others = _both_ends(trace, words, folder, environ, beside, is_early)
+            traced, others = _both_ends(trace, words, folder, environ, beside, has_free_core)
+            config = traced.config
+            replay = partial(figures_with_workspaces, config, traced.traces, resolve(config).host)
+            taking = computed_in_a_copy(replay) if has_free_core else replay
             record, rows = record_of(traced)
             keep_what_was_found(record.ranks, folder)
             folder.write_step_rows(rows)
             ranges = []
             if record.ranks and record.status == "ok":
                 need = {key: max(rank[key] for rank in record.ranks) for key in RANGED}
-                config = traced.config
-                workspaces = with_workspaces(config, traced.traces, need, resolve(config).host)
-                ranges += [{"choice": WORKSPACES, **workspaces}] if workspaces else []
+                if figures := taking():
+                    ranges.append({"choice": WORKSPACES, **with_workspaces(config, traced.traces, need, figures)})
                 ranges += _range_of_orders(traced, need)
             ranges = [*(_range(choice, record, other) for choice, other in others.items()), *ranges]
     except CommandFailed as error:
@@ -217,13 +221,13 @@ def _both_ends(
     folder: RunFolder,
     environ: Mapping[str, str],
     beside: ThreadPoolExecutor,
-    is_early: bool,
+    has_free_core: bool,
 ) -> tuple[TracedCommand, dict[str, Callable[[], TracedCommand]]]:
     """Run a script, and once more for each choice that it made, with that choice made the other way round.
 
     Returns the first run, and for each choice a function that waits for the other run and returns it. ``beside`` runs
-    the others one after another. ``is_early``: the first of them begins as soon as the script has made a choice; else
-    after the script.
+    the others one after another. ``has_free_core``: the first of them begins as soon as the script has made a choice;
+    else after the script.
     """
     others: dict[str, Callable[[], TracedCommand]] = {}
     is_over = threading.Event()
@@ -243,7 +247,7 @@ def _both_ends(
 
     with ThreadPoolExecutor(1) as watcher:
         try:
-            if is_early:
+            if has_free_core:
                 watcher.submit(watch)
             traced = run(folder)
         finally:

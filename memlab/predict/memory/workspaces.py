@@ -1,6 +1,6 @@
 """What a command takes where memory is plenty: its libraries' workspaces, which it can do without."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -17,23 +17,30 @@ WORKSPACES = "workspaces"
 
 
 def with_workspaces(
-    config: Config, traces: Mapping[int, Trace], need: Mapping[str, int], calibration: Calibration
-) -> dict[str, list[int]] | None:
-    """Return for each key of ``need`` what the command needs and what it takes at most; ``None`` without workspaces.
+    config: Config, traces: Mapping[int, Trace], need: Mapping[str, int], taking: Sequence[Mapping[str, int]]
+) -> dict[str, list[int]]:
+    """Return for each key of ``need`` what the command needs and what it takes at most.
 
-    ``traces``: of the ranks. ``need``: keys of :class:`RankResult` -> bytes of the rank with the most.
+    ``traces``: of the ranks. ``need``: keys of :class:`RankResult` -> bytes of the rank with the most. ``taking``: what
+    :func:`figures_with_workspaces` returned.
     """
-    sizes = [[each.nbytes for _, each in of_kinds(trace.events, Workspace)] for trace in traces.values()]
-    if not any(sizes):
-        return None
     limit = gpu_memory(config, traces.values()).total
-    taking = [_figures_with_workspaces(config, trace, calibration) for trace in traces.values()]
+    apart = max(_apart([each.nbytes for _, each in of_kinds(trace.events, Workspace)]) for trace in traces.values())
     found = {}
     for key, nbytes in need.items():
         most = max(figures[key] for figures in taking)
-        apart = 0 if key == "peak_allocated_bytes" else max(map(_apart, sizes))
-        found[key] = [nbytes, max(nbytes, most, min(nbytes + apart, limit))]
+        at_most = nbytes if key == "peak_allocated_bytes" else min(nbytes + apart, limit)
+        found[key] = [nbytes, max(nbytes, most, at_most)]
     return found
+
+
+def figures_with_workspaces(
+    config: Config, traces: Mapping[int, Trace], calibration: Calibration
+) -> list[dict[str, int]]:
+    """Return the figures of ranks that take their workspaces; none where no rank has any."""
+    if not any(any(of_kinds(trace.events, Workspace)) for trace in traces.values()):
+        return []
+    return [_figures_with_workspaces(config, trace, calibration) for trace in traces.values()]
 
 
 def _figures_with_workspaces(config: Config, trace: Trace, calibration: Calibration) -> dict[str, int]:
