@@ -15,6 +15,10 @@ from .own_errors import contained
 _MADE_BY = "memlab_made_by"
 """Key in an autograd node's ``metadata``: name of the module, and thread, whose forward made the node."""
 
+_ENTRIES = "memlab_entries"
+"""Key in the ``metadata`` of a node behind a module's output: the nodes before those that the module's forward made. All
+that it made have names."""
+
 
 class _Thread(threading.local):
     """``running``: the modules whose forward runs in this thread, the innermost last: name, and number of the thread's
@@ -91,14 +95,19 @@ def _name_nodes(outputs: Any, name: str, first: int) -> Iterator[Any]:
     The node that accumulates a parameter's gradient is named, but not yielded: it runs right after the one before it.
     """
     thread = threading.get_ident()
-    nodes = [tensor.grad_fn for tensor in tensors_in(outputs)]
-    seen = set()
+    last = [tensor.grad_fn for tensor in tensors_in(outputs) if tensor.grad_fn is not None]
+    nodes, seen, entries = [*last], set(), []
     while nodes:
         node = nodes.pop()
-        if node is None or node in seen or node._sequence_nr() < first:
+        if node is None or node in seen:
             continue
         seen.add(node)
-        before = [node for node, _ in node.next_functions]
+        if node._sequence_nr() < first:
+            entries.append(node)
+            continue
+        before = node.metadata.get(_ENTRIES)
+        if before is None:
+            before = [node for node, _ in node.next_functions]
         if _MADE_BY not in node.metadata:
             node.metadata[_MADE_BY] = (name, thread)
             if before:
@@ -106,3 +115,6 @@ def _name_nodes(outputs: Any, name: str, first: int) -> Iterator[Any]:
         elif node.metadata[_MADE_BY][1] != thread:
             continue
         nodes += before
+    for node in last:
+        if node._sequence_nr() >= first:
+            node.metadata[_ENTRIES] = entries

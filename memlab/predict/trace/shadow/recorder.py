@@ -62,7 +62,7 @@ class Recorder(TorchDispatchMode):
         self.counter = Counter(trace, lambda: self.sites.module)
         self.libraries = Libraries(trace, lambda: self.memory.number_of(device.current()))
         self.allocator = LiveAllocator(trace)
-        self._untracked = Untracked(trace.events, self.counter.items)
+        self._untracked = Untracked(trace.events, self.counter.items, trace.sites)
         self.sizes_follow_values = False  # whether the program made a tensor whose size depends on values
         self.kernels: dict[OpOverload, Kernel] = {}  # operators that a stand-in describes
         self.in_python: set[OpOverload] = set()  # operators whose own Python code for CUDA runs

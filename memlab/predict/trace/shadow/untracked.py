@@ -1,4 +1,4 @@
-"""Python's garbage collector does not visit the events and the work of a trace: millions of tuples without cycles."""
+"""Python's garbage collector does not visit the parts of a trace: millions of objects without reference cycles."""
 
 import ctypes
 import gc
@@ -11,8 +11,8 @@ _untrack = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", cty
 class Untracked:
     """Hides the elements of lists from the garbage collector, before each collection of more than the newest objects.
 
-    The elements must be tuples, also of subclasses, that are in no reference cycle. When a list is cut, some of its
-    later elements stay visible, which only takes time.
+    The elements must be in no reference cycle. When a list is cut, some of its later elements stay visible, which only
+    takes time.
     """
 
     def __init__(self, *lists: list[Any]):
