@@ -16,7 +16,7 @@ _MADE_BY = "memlab_made_by"
 """Key in an autograd node's ``metadata``: name of the module, and thread, whose forward made the node."""
 
 _ENTRIES = "memlab_entries"
-"""Key in the ``metadata`` of a node behind a module's output: the nodes before those that its forward made, all of which
+"""Key in the ``metadata`` of a node behind a module's output: the nodes before those that its forward made, which all
 have names."""
 
 
