@@ -26,14 +26,13 @@ from memlab.core.errors import ConfigError
 from memlab.core.plan import make_plan
 from memlab.core.record import FINAL, Record
 from memlab.launch import preflight
-from memlab.launch.job_launch import measure_job
-from memlab.launch.search import MeasuredSearch
-from memlab.launch.sweep import MeasuredSweep
-from memlab.planner.command_sweep import PredictedSearch, PredictedSweep
+from memlab.launch.job_launch import Measuring
+from memlab.launch.search import RunningSearch
+from memlab.launch.sweep import Backend, RunningSweep
+from memlab.planner.command_sweep import CommandPredictions
 from memlab.planner.quote import Quote, quote
-from memlab.predict.jobs import predict_jobs, schedule_predictions
+from memlab.planner.training_sweep import TrainingPredictions
 from memlab.predict.outside.fit import check_sizes
-from memlab.predict.prediction import finished, predict_one
 from memlab.predict.time.calibrate import check_calibrations
 from memlab.predict.time.calibrate import resolve as calibrations_of
 from memlab.predict.time.step_time import OWN_PYTHON, why_not_calibrated
@@ -43,7 +42,7 @@ from memlab.report.sweep_text import progress, show_preview, show_repeats, show_
 from memlab.report.text import console
 from memlab.runs.folder import RunFolder, SweepFolder
 from memlab.runs.job import Job, JobResult, Schedule, SweepObserver, check_folders, is_complete, unique
-from memlab.system.machine import Machine, detect
+from memlab.system.machine import detect
 from memlab.system.signals import interrupt
 
 INCOMPLETE = 1
@@ -93,16 +92,10 @@ def run_composed(composed: DictConfig) -> tuple[int, float | None]:
 
 def run_single(job: Job, config: Config) -> Record:
     out = console(sys.stdout)
-    if config.mode == "predict" and job.is_command:
-        (result,) = PredictedSweep(config.sweep, config.force, SweepObserver()).run([job])
-        if result.record is None:  # interrupted before it began
-            raise KeyboardInterrupt
-        record = result.record
-    elif config.mode == "predict":
-        record = (None if config.force else finished(job)) or predict_one(job)
-    else:
+    ((backend, _),) = _backends([job], config)
+    if config.mode == "measure":
         out.print(f"logs: {job.folder}/{RunFolder.LOGS}", soft_wrap=True)
-        record = measure_job(job, config.force, on_wait=out.print)
+    record = backend.run_alone(job, out.print)
     show_answer(record, job.folder, out)
     return record
 
@@ -212,7 +205,7 @@ def with_repeats(
 
 def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
     """Run a sweep, or show what it would run. Returns the exit code."""
-    machine, out = detect(), console()
+    out = console()
     if shared := preflight.shared_checkpoints(job.config for job in jobs):
         out.print(
             f"{shared} holds checkpoints, and every point of this sweep would find them: {{run_dir}} in "
@@ -220,26 +213,27 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
             style="yellow",
             soft_wrap=True,
         )
-    jobs = unique(jobs)
-    own = [job for job in jobs if job.config.mode == "predict" and not job.is_command]
+    backends = _backends(unique(jobs), config)
+    run_type = RunningSweep if config.sweep.search == "none" else RunningSearch
     if config.sweep.dry_run:
-        found = schedule_predictions(own, config.force)
-        for sweep, its_jobs in _sweeps(jobs, config, machine, SweepObserver()):
-            found += sweep.schedule(its_jobs, config.seed)
+        found = Schedule()
+        for backend, its_jobs in backends:
+            found += run_type(backend, config.sweep, SweepObserver()).schedule(its_jobs, config.seed)
         show_preview(found, root, out, _quote(found, config) if config.sweep.guide == "quote" else None)
         return 0
+    sweeps: list[RunningSweep] = []
+    results: list[JobResult] = []
     with progress(out) as observer:
-        results = predict_jobs(own, config.force, observer) if own else []
-        sweeps = _sweeps(jobs, config, machine, observer)
-        for sweep, its_jobs in sweeps:
-            if not any(each.interrupted for each, _ in sweeps):
-                results += sweep.run(its_jobs, config.seed)
-    for sweep, _ in sweeps:
-        if isinstance(sweep, MeasuredSearch):
+        for backend, its_jobs in backends:
+            if not any(sweep.interrupted for sweep in sweeps):
+                sweeps.append(run_type(backend, config.sweep, observer))
+                results += sweeps[-1].run(its_jobs, config.seed)
+    for sweep in sweeps:
+        if isinstance(sweep, RunningSearch):
             show_searches(sweep.found.values(), out)
     show_repeats(results, out)
     show_summary(results, root, observer.seconds, out)
-    return _sweep_exit_code([sweep for sweep, _ in sweeps], results)
+    return _sweep_exit_code(sweeps, results)
 
 
 def _quote(found: Schedule, config: Config) -> Quote | None:
@@ -250,22 +244,18 @@ def _quote(found: Schedule, config: Config) -> Quote | None:
         return quote(found.to_measure, config.sweep.prune, progress.update)
 
 
-def _sweeps(
-    jobs: Sequence[Job], config: Config, machine: Machine, observer: SweepObserver
-) -> list[tuple[MeasuredSweep, list[Job]]]:
-    """Return the sweeps that run these jobs, each with its own: commands to predict, and jobs to measure."""
-    searching = config.sweep.search != "none"
-    commands = [job for job in jobs if job.config.mode == "predict" and job.is_command]
-    to_measure = [job for job in jobs if job.config.mode == "measure"]
-    predicts, measures = (PredictedSearch, MeasuredSearch) if searching else (PredictedSweep, MeasuredSweep)
-    found: list[tuple[MeasuredSweep, list[Job]]] = [
-        (predicts(config.sweep, config.force, observer), commands),
-        (measures(machine, config.sweep, config.force, observer), to_measure),
+def _backends(jobs: Sequence[Job], config: Config) -> list[tuple[Backend, list[Job]]]:
+    """Return the backends that run these jobs, each with its own."""
+    predicted = [job for job in jobs if job.config.mode == "predict"]
+    found: list[tuple[Backend, list[Job]]] = [
+        (TrainingPredictions(config.force), [job for job in predicted if not job.is_command]),
+        (CommandPredictions(config.force), [job for job in predicted if job.is_command]),
+        (Measuring(detect(), config.sweep, config.force), [job for job in jobs if job.config.mode == "measure"]),
     ]
-    return [(sweep, its_jobs) for sweep, its_jobs in found if its_jobs]
+    return [(backend, its_jobs) for backend, its_jobs in found if its_jobs]
 
 
-def _sweep_exit_code(sweeps: Sequence[MeasuredSweep], results: Sequence[JobResult]) -> int:
+def _sweep_exit_code(sweeps: Sequence[RunningSweep], results: Sequence[JobResult]) -> int:
     if any(sweep.interrupted for sweep in sweeps):
         return EXIT_CODES["interrupted"]
     return 0 if is_complete(results) else INCOMPLETE

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from memlab.attach import install
+from memlab.core.config import Sweep
 from memlab.core.errors import MemlabError
 from memlab.core.plan import shape_of
 from memlab.core.record import Record
@@ -21,15 +22,17 @@ from memlab.launch.nodes import GpuPool, failed_node, for_nodes, takes_sigterm
 from memlab.launch.orphans import exclusively, noted
 from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.process import Ended, Launch
+from memlab.launch.search import CONFIRMATION, next_sizes
 from memlab.launch.streams import ToLog
+from memlab.launch.sweep import Backend
 from memlab.launch.user_command.measure import launch_command
 from memlab.rules.unsupported import unsupported
-from memlab.runs.job import Job
+from memlab.runs.job import Job, SearchResult
 from memlab.runs.operator_profile import PROFILED_RANK, keep_operators
 from memlab.runs.step_rows import caught_up, read_rows
 from memlab.system.deadman import TOKEN_VARIABLE, marked
 from memlab.system.environment import extensions_dir, rank_environment, sweep_stale_locks
-from memlab.system.machine import Gpu, Machine, detect
+from memlab.system.machine import Gpu, Machine
 from memlab.system.shared_memory import remove_segments
 
 EXIT_S = 60.0
@@ -42,23 +45,45 @@ FAILURE_S = 10.0
 NOT_STARTED = "stopped by a signal before it was started"
 
 
-def measure_job(job: Job, force: bool = False, on_wait: Callable[[str], None] = lambda text: None) -> Record:
-    """Measure one job, unless its folder already holds a valid record.
+class Measuring(Backend):
+    """The backend of a sweep that measures: launches run side by side if there are enough GPUs. ``options``: those of
+    the sweep."""
 
-    ``on_wait`` is called with a message before a wait for another memlab on this machine or for a compiler.
-    """
-    machine = detect()
-    with exclusively(job), ExitStack() as taken:
-        if not force and (found := job.finished(machine)):
-            return found
-        if reasons := unsupported(job.config, machine):
-            return job.record_without_running(machine, "unsupported", "; ".join(reasons))
-        take = GpuPool(machine.gpus).take(job.gpus, job.is_alone(job.config.sweep.side_by_side), lambda: False, on_wait)
-        try:
-            gpus = taken.enter_context(take)
-        except KeyboardInterrupt:
-            return job.record_without_running(machine, "interrupted", NOT_STARTED)
-        return measure_jobs([job], machine, gpus, LaunchControl(on_wait=on_wait))[0]
+    how = "measured"
+    confirmation = CONFIRMATION
+
+    def __init__(self, machine: Machine, options: Sweep, force: bool = False):
+        super().__init__(force)
+        self.machine, self._options = machine, options
+        self.at_once = max(1, len(machine.gpus))
+        self._pool = GpuPool(machine.gpus)
+
+    def refusals(self, job: Job) -> list[str]:
+        """Return why a job cannot run. With a quote nothing runs: its GPUs are those of ``hardware``."""
+        return unsupported(job.config, None if self._options.guide == "quote" else self.machine)
+
+    def run_alone(self, job: Job, on_wait: Callable[[str], None]) -> Record:
+        with exclusively(job):
+            if found := self.finished(job):
+                return found
+            if reasons := self.refusals(job):
+                return job.record_without_running(self.machine, "unsupported", "; ".join(reasons))
+            try:
+                self.run([job], LaunchControl(on_wait=on_wait))
+            except KeyboardInterrupt:  # while it waited for GPUs
+                return job.record_without_running(self.machine, "interrupted", NOT_STARTED)
+            return job.folder.read_record()
+
+    def run(self, jobs: Sequence[Job], control: LaunchControl) -> int:
+        alone = jobs[0].is_alone(self._options.side_by_side)
+        with self._pool.take(jobs[0].gpus, alone, control.must_end, control.on_wait) as gpus:
+            if gpus is None:
+                return 0
+            control.on_launch(jobs, [gpu.id for gpu in gpus])
+            return len(measure_jobs(jobs, self.machine, gpus, control))
+
+    def next_sizes(self, found: SearchResult, limit: int | None) -> list[int]:
+        return list(next_sizes(found, limit))
 
 
 def measure_jobs(jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: LaunchControl) -> list[Record]:
@@ -90,7 +115,7 @@ def _launch_commands(
 
 
 def _is_worth_another_try(record: Record, control: LaunchControl) -> bool:
-    return record.status == "infra" and not control.stop.is_set() and not control.reason_to_end()
+    return record.status == "infra" and not control.must_end()
 
 
 class _JobsLaunch:

@@ -14,7 +14,7 @@ from memlab.core.config import Config, Measure
 from memlab.core.plan import make_plan, size_of, with_size
 from memlab.core.record import OUT_OF_MEMORY, Record
 from memlab.launch.orphans import exclusively
-from memlab.launch.sweep import MeasuredSweep
+from memlab.launch.sweep import RunningSweep
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, JobResult, Schedule, SearchResult, sort_out, usd_per_hour
 
@@ -25,7 +25,7 @@ CONFIRMATION = Measure(warmup=5, steps=30)
 """Warm-up and measured steps of the last measurement, of the largest size that fits."""
 
 
-class MeasuredSearch(MeasuredSweep):
+class RunningSearch(RunningSweep):
     """A sweep of searches. Each job gives the configuration and the first size of one search."""
 
     found: dict[str, SearchResult]
@@ -33,7 +33,7 @@ class MeasuredSearch(MeasuredSweep):
     def run(self, jobs: Sequence[Job], seed: int = 0) -> list[JobResult]:
         self._usd_per_hour = usd_per_hour(jobs)
         self.found = {str(job.folder): SearchResult(job) for job in jobs}
-        known, to_run = sort_out(jobs, lambda job: None, self.refusals)
+        known, to_run = sort_out(jobs, lambda job: None, self.backend.refusals)
         found = Schedule(known, [[job] for job in to_run])
         self.observer.began(found.launches, [])
         self._carry_out(found)
@@ -41,14 +41,10 @@ class MeasuredSearch(MeasuredSweep):
 
     def _run_group(self, jobs: list[Job]) -> None:
         found = self.found[str(jobs[0].folder)]
-        while not self._must_end(found) and (sizes := self._next_sizes(found)):
+        while not self._must_end(found) and (sizes := self.backend.next_sizes(found, self.options.search_limit)):
             self._try(found, sizes)
         while not self._must_end(found) and found.fits and found.best is None:
             self._confirm(found)
-
-    def _next_sizes(self, found: SearchResult) -> list[int]:
-        """Return the sizes of the next launch in ascending order; none if the search is over."""
-        return list(next_sizes(found, self.options.search_limit))
 
     def _fail(self, jobs: list[Job], reason: str) -> None:
         for job in jobs:
@@ -56,25 +52,28 @@ class MeasuredSearch(MeasuredSweep):
         super()._fail(jobs, reason)
 
     def _must_end(self, found: SearchResult) -> bool:
-        return self._must_stop() or found.gave_up is not None
+        return self._control.must_end() or found.gave_up is not None
 
     def _try(self, found: SearchResult, sizes: list[int]) -> None:
-        """Measure these sizes in one launch until one does not fit."""
+        """Run these sizes in one launch until one does not fit."""
         jobs = [at_size(found.job, size) for size in sizes]
-        for size, record in zip(sizes, self._measure(jobs), strict=False):
+        for size, record in zip(sizes, self._reached(jobs), strict=False):
             found.tried[size] = record
             found.gave_up = _without_result(record) or found.gave_up or _disagreement(record, found.job.config)
 
     def _confirm(self, found: SearchResult) -> None:
         size = found.fits
-        for record in self._measure([at_size(found.job, size, CONFIRMATION)]):
+        if self.backend.confirmation is None:
+            found.best, found.confirmation = size, found.tried[size]
+            return
+        for record in self._reached([at_size(found.job, size, self.backend.confirmation)]):
             found.confirmation, found.gave_up = record, _without_result(record)
             if record.status == "ok":
                 found.best = size
             elif not found.gave_up:  # fits in the search, but not in the longer measurement
                 found.tried[size] = record
 
-    def _measure(self, jobs: list[Job]) -> list[Record]:
+    def _reached(self, jobs: list[Job]) -> list[Record]:
         """Return the records of the jobs that were reached, in order. Reuses records of an earlier run."""
         with ExitStack() as locks:
             for job in jobs:
@@ -82,7 +81,7 @@ class MeasuredSearch(MeasuredSweep):
             records = self._known(jobs)
             left = jobs[len(records) :]
             if left and all(record.status == "ok" for record in records):
-                reached = self._launch(left)
+                reached = self.backend.run(left, self._control)
                 records += [self.results[str(job.folder)].record for job in left[:reached]]
         return records
 
@@ -90,7 +89,7 @@ class MeasuredSearch(MeasuredSweep):
         """Return an earlier run's records of these jobs, up to a missing one or the first that did not train."""
         records: list[Record] = []
         for job in jobs:
-            record = self.finished(job, also_implied=False)
+            record = self.backend.finished(job, also_implied=False)
             if record is None:
                 break
             self._tell(JobResult(job, record, "done"))

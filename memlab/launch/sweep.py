@@ -1,31 +1,28 @@
 """Execution of a sweep: every job gets a record, in as few launches as possible, also after failures.
 
-memlab skips jobs that are done and records unsupported jobs with their reason. It groups the rest into launches: jobs
-that differ only in shape share a launch, smallest first. Launches run side by side if there are enough GPUs. An
-out-of-memory ends its launch. Larger jobs and repeats of the same configuration are then recorded as implied, and the
-other jobs go on in a new launch. A round of repeats begins when the previous round is over.
+memlab skips jobs that are done and records unsupported jobs with their reason. It groups the rest into launches. A
+backend runs each launch: it measures or predicts the jobs. An out-of-memory ends its launch. Larger jobs
+and repeats of the same configuration are then recorded as implied, and the other jobs go on in a new launch. A round of
+repeats begins when the previous round is over.
 """
 
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import groupby
 
-from memlab.core.config import Sweep
+from memlab.core.config import Measure, Sweep
 from memlab.core.errors import reason_of
 from memlab.core.record import IMPLIED, OUT_OF_MEMORY, Record
 from memlab.files.disk import is_full
-from memlab.launch.job_launch import measure_jobs
 from memlab.launch.launch_control import LaunchControl
-from memlab.launch.nodes import GpuPool
 from memlab.launch.orphans import end_orphans, locked
-from memlab.rules.unsupported import unsupported
-from memlab.runs.job import Job, JobResult, Schedule, SweepObserver, sort_out, unique, usd_per_hour
+from memlab.runs.job import Job, JobResult, Schedule, SearchResult, SweepObserver, sort_out, unique, usd_per_hour
 from memlab.system.machine import Machine
 
 JOBS_PER_LAUNCH = 64
@@ -46,8 +43,13 @@ def group_into_launches(jobs: Sequence[Job], isolation: str, seed: int) -> list[
     launches = []
     for groups in in_spread_orders([rounds[repeat] for repeat in sorted(rounds)], random.Random(seed)):
         ordered = [sorted(group, key=lambda job: job.size) for group in groups]
-        launches += [group[i : i + JOBS_PER_LAUNCH] for group in ordered for i in range(0, len(group), JOBS_PER_LAUNCH)]
+        launches += cut(ordered)
     return launches
+
+
+def cut(groups: Iterable[list[Job]]) -> list[list[Job]]:
+    """Cut groups into launches of at most ``JOBS_PER_LAUNCH`` jobs."""
+    return [group[i : i + JOBS_PER_LAUNCH] for group in groups for i in range(0, len(group), JOBS_PER_LAUNCH)]
 
 
 def in_spread_orders(rounds: Sequence[Mapping[str, list[Job]]], chance: random.Random) -> Iterator[list[list[Job]]]:
@@ -65,20 +67,80 @@ def in_spread_orders(rounds: Sequence[Mapping[str, list[Job]]], chance: random.R
         order = [*chance.sample(order[:cut], cut), *chance.sample(order[cut:], len(order) - cut)]
 
 
-class MeasuredSweep:
-    """The execution of a sweep. ``run`` returns a result for every job, also after an interruption.
+class Backend:
+    """How the jobs of a sweep run: measured, predicted, or predicted as commands. The sweep around them is the same.
 
-    A sweep that predicts (memlab/planner/command_sweep.py) differs in :meth:`finished`, :meth:`refusals`,
-    :meth:`_threads` and :meth:`_launch`.
+    ``force``: run a job again whose folder holds a valid record.
     """
 
-    how = "measured"
+    how = "predicted"
     """``JobResult.how`` of the jobs that ran."""
+    machine = Machine()
+    """The machine of the records. A prediction depends on the hardware entry alone, so here it is empty."""
+    at_once = 1
+    """Number of launches that run at once, each in a thread of its own. 0: one after another in the sweep's thread."""
+    prunes = True
+    """Whether an out-of-memory may imply that larger jobs run out of memory, too."""
+    confirmation: Measure | None = None
+    """Steps of the last run of a search, of the largest size that fits. ``None``: its first run is enough."""
 
-    def __init__(self, machine: Machine, options: Sweep, force: bool, observer: SweepObserver):
-        self.machine, self.options, self.force, self.observer = machine, options, force, observer
-        self.pool = GpuPool(machine.gpus)
+    def __init__(self, force: bool = False):
+        self.force = force
+
+    def refusals(self, job: Job) -> list[str]:
+        """Return the reasons why a job cannot run; empty if it can."""
+        raise NotImplementedError
+
+    def run_alone(self, job: Job, on_wait: Callable[[str], None]) -> Record:
+        """Run a job that is no part of a sweep, unless it is finished. ``on_wait`` gets a message before a wait.
+
+        Raises the exception that ends the job.
+        """
+        raise NotImplementedError
+
+    def run_one(self, job: Job, control: LaunchControl) -> Record | None:
+        """Run a job and write its record; ``None`` if ``control`` ends the sweep before the job begins."""
+        raise NotImplementedError
+
+    def next_sizes(self, found: SearchResult, limit: int | None) -> list[int]:
+        """Return the sizes of the next launch of a search in ascending order; none if the search is over."""
+        raise NotImplementedError
+
+    def prepare(self, launches: Sequence[Sequence[Job]], control: LaunchControl) -> None:
+        """Prepare all launches at once, if that saves time."""
+
+    def finished(self, job: Job, also_implied: bool = True) -> Record | None:
+        """Return the record of an earlier run that is still valid. ``also_implied``: accept implied records too."""
+        return None if self.force else job.finished(self.machine, also_implied)
+
+    def launches(self, jobs: Sequence[Job], isolation: str, seed: int) -> list[list[Job]]:
+        """Group the jobs to run. Arguments as of :func:`group_into_launches`."""
+        return group_into_launches(jobs, isolation, seed)
+
+    def run(self, jobs: Sequence[Job], control: LaunchControl) -> int:
+        """Run jobs one after another, up to the first that does not end well. ``control.on_record`` gets each record.
+
+        Returns the number of jobs that are over.
+        """
+        for number, job in enumerate(jobs):
+            if (record := self.run_one(job, control)) is None:
+                return number
+            control.on_record(job, record)
+            if record.status != "ok":
+                return number + 1
+        return len(jobs)
+
+
+class RunningSweep:
+    """The execution of a sweep. ``run`` returns a result for every job, also after an interruption."""
+
+    def __init__(self, backend: Backend, options: Sweep, observer: SweepObserver):
+        self.backend, self.options, self.observer = backend, options, observer
+        self._prunes = options.prune and backend.prunes
         self.stop = threading.Event()
+        self._control = LaunchControl(
+            self.stop, self.over_budget, self._tell_ended, self._tell_waiting, self._tell_launched
+        )
         self.interrupted = False
         self.results: dict[str, JobResult] = {}
         self._ooms: dict[str, list[JobResult]] = {}  # memory key -> out-of-memory results that were measured
@@ -108,19 +170,10 @@ class MeasuredSweep:
 
     def schedule(self, jobs: Sequence[Job], seed: int = 0) -> Schedule:
         """Sort jobs into done, unsupported and launches to run. Only reads run folders; writes and starts nothing."""
-        known, to_run = sort_out(unique(jobs), lambda job: self.finished(job, self.options.prune), self.refusals)
-        return Schedule(known, group_into_launches(to_run, self.options.isolation, seed))
-
-    def finished(self, job: Job, also_implied: bool) -> Record | None:
-        """Return the record of an earlier run that is still valid. ``also_implied``: accept implied records too."""
-        return None if self.force else job.finished(self.machine, also_implied)
-
-    def refusals(self, job: Job) -> list[str]:
-        """Return the reasons why a job cannot run; empty if it can.
-
-        A sweep that a quote is made for runs nothing: its GPUs are those of ``hardware``, not of this machine.
-        """
-        return unsupported(job.config, None if self.options.guide == "quote" else self.machine)
+        known, to_run = sort_out(
+            unique(jobs), lambda job: self.backend.finished(job, self._prunes), self.backend.refusals
+        )
+        return Schedule(known, self.backend.launches(to_run, self.options.isolation, seed))
 
     def _record(self, job: Job, status: str, reason: str) -> Record:
         """Return the record of a job that is not run.
@@ -131,15 +184,20 @@ class MeasuredSweep:
         try:
             with locked(job) as mine:
                 if mine:
-                    return job.record_without_running(self.machine, status, reason)
+                    return job.record_without_running(self.backend.machine, status, reason)
         except Exception as error:
             if is_full(error):
                 raise
             status, reason = "failed", reason if status == "failed" else reason_of(error)
-        return replace(job.new_record(self.machine, "fresh"), status=status, reason=reason)
+        return replace(job.new_record(self.backend.machine, "fresh"), status=status, reason=reason)
 
     def _run_all(self, launches: list[list[Job]]) -> None:
-        with ThreadPoolExecutor(self._threads(), thread_name_prefix="launch") as executor:
+        self.backend.prepare(launches, self._control)
+        if not self.backend.at_once:
+            for group in launches:
+                self._run_or_fail(group)
+            return
+        with ThreadPoolExecutor(self.backend.at_once, thread_name_prefix="launch") as executor:
             try:
                 for _, one_round in groupby(launches, key=lambda jobs: jobs[0].config.measure.repeat):
                     futures = [executor.submit(self._run_or_fail, group) for group in one_round]
@@ -148,10 +206,6 @@ class MeasuredSweep:
             except BaseException:
                 self.stop.set()
                 raise
-
-    def _threads(self) -> int:
-        """Return the number of launches that can run at once."""
-        return max(1, len(self.machine.gpus))
 
     def _run_or_fail(self, jobs: list[Job]) -> None:
         """Run a group of jobs. After an exception, the group's jobs without a result are recorded as failed.
@@ -168,11 +222,11 @@ class MeasuredSweep:
     def _fail(self, jobs: list[Job], reason: str) -> None:
         for job in jobs:
             if str(job.folder) not in self.results:
-                self._tell(JobResult(job, self._record(job, "failed", reason), self.how))
+                self._tell(JobResult(job, self._record(job, "failed", reason), self.backend.how))
 
     def _run_group(self, jobs: list[Job]) -> None:
         """Run the jobs of one configuration, with a new launch after each launch that ends early."""
-        while jobs and not self._must_stop():
+        while jobs and not self._control.must_end():
             with ExitStack() as locks:
                 mine: list[Job] = []
                 elsewhere: list[Job] = []
@@ -183,7 +237,7 @@ class MeasuredSweep:
                         elsewhere.append(job)
                 left = self._drop_known(mine)
                 if left:
-                    left = left[self._launch(left) :]
+                    left = left[self.backend.run(left, self._control) :]
             jobs = left + elsewhere
             if not mine:  # another memlab measures all remaining jobs: wait for its records
                 who, others = jobs[0].folder.holder(), f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
@@ -193,27 +247,16 @@ class MeasuredSweep:
                 )
                 self.stop.wait(1.0)
 
-    def _launch(self, jobs: list[Job]) -> int:
-        """Run one launch. Returns the number of jobs that are over."""
-        alone = jobs[0].is_alone(self.options.side_by_side)
-        with self.pool.take(jobs[0].gpus, alone, self._must_stop, self._tell_waiting) as gpus:
-            if gpus is None:
-                return 0
-            with self._telling:
-                self.observer.launched(jobs, [gpu.id for gpu in gpus])
-            return len(measure_jobs(jobs, self.machine, gpus, self._control()))
-
-    def _control(self) -> LaunchControl:
-        return LaunchControl(self.stop, self.over_budget, self._tell_ended, self._tell_waiting)
-
     def _drop_known(self, jobs: list[Job]) -> list[Job]:
         """Drop jobs that another memlab has measured meanwhile, or that an out-of-memory implies."""
         left = []
         for job in jobs:
-            if record := self.finished(job, self.options.prune):
+            if record := self.backend.finished(job, self._prunes):
                 self._tell(JobResult(job, record, "done"))
             elif implied_by := self._implied_by(job):
-                record = job.record_without_running(self.machine, implied_by.status, IMPLIED + implied_by.run_id)
+                record = job.record_without_running(
+                    self.backend.machine, implied_by.status, IMPLIED + implied_by.run_id
+                )
                 self._tell(JobResult(job, record, "implied"))
             else:
                 left.append(job)
@@ -221,11 +264,8 @@ class MeasuredSweep:
 
     def _implied_by(self, job: Job) -> Record | None:
         """Return an out-of-memory record of the same configuration whose batch and sequence are not larger."""
-        known = self._ooms.get(job.memory_key, []) if self.options.prune else []
+        known = self._ooms.get(job.memory_key, []) if self._prunes else []
         return next((result.record for result in known if job.is_implied_by(result.job)), None)
-
-    def _must_stop(self) -> bool:
-        return self.stop.is_set() or self.over_budget() is not None
 
     def over_budget(self) -> str | None:
         """Name the limit of time or money that this sweep has reached; ``None`` if it has reached none."""
@@ -240,8 +280,12 @@ class MeasuredSweep:
         """Return the cost of the hardware since the sweep began, in US dollars; 0 if its price is unknown."""
         return (time.monotonic() - self._began) / 3600 * self._usd_per_hour
 
+    def _tell_launched(self, jobs: Sequence[Job], gpu_ids: Sequence[str]) -> None:
+        with self._telling:
+            self.observer.launched(jobs, gpu_ids)
+
     def _tell_ended(self, job: Job, record: Record) -> None:
-        self._tell(JobResult(job, record, self.how))
+        self._tell(JobResult(job, record, self.backend.how))
 
     def _tell(self, result: JobResult) -> None:
         with self._telling:

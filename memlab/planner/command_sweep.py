@@ -19,15 +19,15 @@ from memlab.core.basis import Basis
 from memlab.core.config import Config, Sweep
 from memlab.core.plan import Plan, size_of
 from memlab.core.record import FITS, Record
-from memlab.launch.search import LIMITS, MeasuredSearch, at_size, precision
-from memlab.launch.sweep import MeasuredSweep
+from memlab.launch.launch_control import LaunchControl
+from memlab.launch.search import LIMITS, at_size, precision
+from memlab.launch.sweep import Backend, RunningSweep
 from memlab.planner.command_point import KEY, kept_folder, predict_point, prediction_key
 from memlab.planner.parallel import ParallelPredictor
 from memlab.planner.search import Outcome, Predictor, Progress, fits, next_size, outcome_of
 from memlab.planner.user_command import PROCESSES
 from memlab.predict.limits import unpredictable
 from memlab.predict.memory.rank_results import estimate
-from memlab.predict.prediction import NOWHERE
 from memlab.predict.time.calibrate import resolve
 from memlab.predict.trace.interpolate import CHECKED, MINIMUM_TOKENS, Interpolator
 from memlab.predict.trace.run_command import traces_in
@@ -115,17 +115,18 @@ class ShadowSlots:
         return max(1, min(self.most, int(self._free_at_rest / (PROCESSES * MARGIN * largest_child_bytes))))
 
 
-class PredictedSweep(MeasuredSweep):
-    """A sweep whose points are predicted: resumed, pruned and interrupted like one that measures."""
+class CommandPredictions(Backend):
+    """The backend of a sweep that predicts commands. Predicted memory shows a search how far to go, so few sizes run.
 
-    how = "predicted"
+    ``slots``: those of several sweeps, one after another; they know how much memory a prediction takes.
+    """
 
-    def __init__(self, options: Sweep, force: bool, observer: SweepObserver, slots: ShadowSlots | None = None):
-        """``slots``: those of several sweeps, one after another; they know how much memory a prediction takes."""
-        super().__init__(NOWHERE, options, force, observer)
+    def __init__(self, force: bool = False, slots: ShadowSlots | None = None):
+        super().__init__(force)
         self._slots = slots or ShadowSlots()
+        self.at_once = self._slots.most
 
-    def finished(self, job: Job, also_implied: bool) -> Record | None:
+    def finished(self, job: Job, also_implied: bool = True) -> Record | None:
         """Return the record in the job's folder if the same predictor made it, else ``None``."""
         found = super().finished(job, also_implied)
         return found if found and found.environment.get(KEY) == prediction_key(job.plan) else None
@@ -133,41 +134,28 @@ class PredictedSweep(MeasuredSweep):
     def refusals(self, job: Job) -> list[str]:
         return unpredictable(job.config)
 
-    def _threads(self) -> int:
-        return self._slots.most
+    def run_alone(self, job: Job, on_wait: Callable[[str], None]) -> Record:
+        (result,) = RunningSweep(self, job.config.sweep, SweepObserver()).run([job])
+        if result.record is None:  # interrupted before it began
+            raise KeyboardInterrupt
+        return result.record
 
-    def _launch(self, jobs: list[Job]) -> int:
-        """Predict jobs, up to the first that does not end well. Returns the number of jobs that are over."""
-        for number, job in enumerate(jobs):
-            with self._slots.take(self._must_stop) as taken:
-                if not taken:
-                    return number
-                record = predict_point(job, self._control(), self.force)
-            self._tell_ended(job, record)
-            if record.status != "ok":
-                return number + 1
-        return len(jobs)
+    def run_one(self, job: Job, control: LaunchControl) -> Record | None:
+        with self._slots.take(control.must_end) as taken:
+            return predict_point(job, control, self.force) if taken else None
 
-
-class PredictedSearch(PredictedSweep, MeasuredSearch):
-    """A sweep of searches. Memory that was predicted shows how far to go, so that few sizes are run."""
-
-    def _next_sizes(self, found: SearchResult) -> list[int]:
+    def next_sizes(self, found: SearchResult, limit: int | None) -> list[int]:
         kind = found.job.config.sweep.search
         tried = {size: outcome_of(record) for size, record in found.tried.items()}
-        limit = self.options.search_limit or LIMITS[kind]
-        computed = partial(self._largest, found)
-        size = next_size(tried, limit, size_of(found.job.config), precision(kind, found.fits), computed)
+        step = precision(kind, found.fits)
+        size = next_size(tried, limit or LIMITS[kind], size_of(found.job.config), step, partial(_largest, found))
         return [] if size is None else [size]
 
-    def _largest(self, found: SearchResult, low: int, high: int) -> int | None:
-        ran = [size for size, record in found.tried.items() if record.status == "ok"]
-        folders = {size: at_size(found.job, size).folder.path for size in ran}
-        return largest_interpolated(folders, found.tried[low].config, low, high)
 
-    def _confirm(self, found: SearchResult) -> None:
-        """Take the largest size that fits: predicting it again would say the same."""
-        found.best, found.confirmation = found.fits, found.tried[found.fits]
+def _largest(found: SearchResult, low: int, high: int) -> int | None:
+    ran = [size for size, record in found.tried.items() if record.status == "ok"]
+    folders = {size: at_size(found.job, size).folder.path for size in ran}
+    return largest_interpolated(folders, found.tried[low].config, low, high)
 
 
 LARGE_GIB = 10_000.0
@@ -203,7 +191,7 @@ class CommandPredictor(Predictor):
     def _records(self, plans: Sequence[Plan]) -> list[Record]:
         jobs = [Job(plan, kept_folder(plan)) for plan in plans]
         observer = _Progress(lambda done: self._on_progress("predicting", done, len(jobs)))
-        sweep = PredictedSweep(Sweep(prune=False), False, observer, self._slots)
+        sweep = RunningSweep(CommandPredictions(slots=self._slots), Sweep(prune=False), observer)
         results = {str(result.job.folder): result.record for result in sweep.run(jobs) if result.record}
         if sweep.interrupted:
             raise KeyboardInterrupt

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,6 +9,7 @@ from memlab.core.config import Config
 from memlab.core.plan import Plan, shape_of
 from memlab.core.record import RankResult, Record, worst
 from memlab.core.summary import Work, summarise
+from memlab.files.disk import is_full
 from memlab.predict.limits import unpredictable
 from memlab.predict.memory.fit_probability import shipped_ratios, support
 from memlab.predict.memory.rank_results import estimate, rank_results
@@ -26,30 +26,20 @@ NOWHERE = Machine()
 """Empty machine: a prediction depends on the hardware entry alone, not on the machine that computes it."""
 
 
-def finished(job: Job) -> Record | None:
-    """Return the record in the job's folder if the same predictor and the same calibration made it, else ``None``."""
-    found = job.finished(NOWHERE)
-    if found is None or found.environment.get("predictor") != code_digest():
-        return None
-    calibration = resolve(job.config).step
-    return found if found.steps.get("calibration") == (calibration.digest if calibration else None) else None
-
-
 def predict_one(job: Job) -> Record:
     """Predict one job and write its record."""
     return _keep(job, lambda: predict(job.plan))
 
 
-def not_predicted(job: Job, reason: str) -> Record:
-    """Write the record of a job whose shadow run is known to fail."""
-    return _keep(job, lambda: _failed(job.plan, reason))
-
-
 def failed_record(job: Job, reason: str) -> Record:
-    """Return the record of a job whose prediction raised an exception, and write it if the disk permits."""
+    """Return the record of a job that could not be predicted, and write it if the folder permits. Raises the error of a
+    full disk."""
     record = _record(job.plan, status="failed", reason=reason)
-    with suppress(Exception):  # writing may be what failed
+    try:
         _keep(job, lambda: record)
+    except Exception as error:  # writing may be what failed
+        if is_full(error):
+            raise
     return record
 
 

@@ -5,9 +5,10 @@ from live_bytes import COMPARED, live_bytes, traced
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import Plan, make_plan
-from memlab.launch.job_launch import measure_job
+from memlab.launch.job_launch import Measuring
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
+from memlab.system.machine import Machine
 
 pytestmark = pytest.mark.cpu
 
@@ -41,7 +42,8 @@ def shadows(tmp_path_factory):
 @pytest.mark.long(25)
 @pytest.mark.parametrize("stage", METHODS)
 def test_adapters_by_phase(shadows, stage, tmp_path):
-    measured = measure_job(Job(plan_of(stage), RunFolder(tmp_path)))
+    job = Job(plan_of(stage), RunFolder(tmp_path))
+    measured = Measuring(Machine(), job.config.sweep).run_alone(job, print)
     assert measured.status == "ok", measured.reason
     rank = measured.ranks[0]
     assert (rank["parameters"], rank["trainable_parameters"]) == (WEIGHTS + ADAPTERS, ADAPTERS)

@@ -7,7 +7,8 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
-from memlab.planner.command_sweep import PredictedSearch
+from memlab.launch.search import RunningSearch
+from memlab.planner.command_sweep import CommandPredictions
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, SweepObserver
 
@@ -35,7 +36,7 @@ def test_the_largest_batch_is_computed_from_three_and_then_run(tmp_path: Path):
     words = ["mode=predict", "training=command", command, "hardware=t4_x1", "sweep.search=batch", "measure=quick"]
     config, choices = compose_config(words)
     job = Job(make_plan(config, choices), RunFolder(tmp_path / "runs" / "first"))
-    search = PredictedSearch(config.sweep, False, SweepObserver())
+    search = RunningSearch(CommandPredictions(), config.sweep, SweepObserver())
     search.run([job])
     (found,) = search.found.values()
     assert found.gave_up is None

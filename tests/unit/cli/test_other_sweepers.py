@@ -17,7 +17,8 @@ from hydra.core.utils import JobStatus
 
 from memlab.cli import main as cli
 from memlab.files.conf_files import parse_yaml
-from memlab.predict import jobs, prediction
+from memlab.planner import training_sweep
+from memlab.predict import prediction
 from memlab.predict.time.calibrate import resolve
 from memlab.runs.folder import RunFolder
 
@@ -53,8 +54,8 @@ def predict_one(job):
 def told(tmp_path, monkeypatch, capfd):
     """``told("objective=step_seconds")``: what another sweeper is told of :data:`LENGTHS`, in two batches."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(jobs, "predict_one", predict_one)
-    monkeypatch.setattr(jobs, "_trace", lambda launches, observer: {})
+    monkeypatch.setattr(training_sweep, "predict_one", predict_one)
+    monkeypatch.setattr(training_sweep, "next_tasks", lambda plans: [])
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.chdir(tmp_path)
     returned = []
@@ -83,7 +84,7 @@ def test_every_job_returns_its_objective_in_order_and_a_resumed_one_from_its_rec
         return [one.return_value for one in told(f"objective={name}")[1]]
 
     assert values("step_seconds") == [8.0, inf, 8.0, 16.0]
-    monkeypatch.setattr(jobs, "predict_one", lambda job: 1 / 0)
+    monkeypatch.setattr(training_sweep, "predict_one", lambda job: 1 / 0)
     assert values("step_seconds") == [8.0, inf, 8.0, 16.0]
     assert values("peak_reserved_bytes") == [8.0, inf, 8.0, 16.0]
     free, none, again, less = values("free_bytes")

@@ -18,7 +18,6 @@ CPU = Machine()
 def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(process, "POLL_S", 0.02)
     monkeypatch.setattr(process, "STACKS_S", 0.0)
-    monkeypatch.setattr(job_launch, "detect", lambda: CPU)
     monkeypatch.setattr(job_launch, "unbuilt_ops", lambda plan: [])  # whatever the machine has built
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

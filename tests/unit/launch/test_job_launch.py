@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+from played_sweeps import measure_job
 
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
 from memlab.files import build_locks
 from memlab.launch import job_launch, process
-from memlab.launch.job_launch import LaunchControl, measure_job, measure_jobs
+from memlab.launch.job_launch import LaunchControl, measure_jobs
 from memlab.launch.nodes import GpuPool
 from memlab.system import shared_memory as segments
 from memlab.system.environment import extensions_dir, fingerprint
@@ -313,9 +314,8 @@ def test_a_limit_in_the_middle_of_a_job_ends_it_and_says_so(deepspeed, points):
 # --- the machine
 
 
-def test_the_plan_is_for_the_machine_it_runs_on(job, monkeypatch):
-    monkeypatch.setattr(job_launch, "detect", lambda: Machine(H200S[:1]))
-    record = measure_job(job({"hardware.device": "cuda", "hardware.gpu": "H200"}))
+def test_the_plan_is_for_the_machine_it_runs_on(job):
+    record = measure_job(job({"hardware.device": "cuda", "hardware.gpu": "H200"}), machine=Machine(H200S[:1]))
     assert record.status == "unsupported" and "this machine has 1" in record.reason
 
 

@@ -7,12 +7,11 @@ import sys
 import time
 
 import pytest
+from played_sweeps import measure_job, measuring
 
 from memlab.core.config import Sweep
 from memlab.launch import orphans
-from memlab.launch.job_launch import measure_job
 from memlab.launch.orphans import locked
-from memlab.launch.sweep import MeasuredSweep
 from memlab.runs.job import SweepObserver
 from memlab.system import shared_memory as segments
 from memlab.system.deadman import TOKEN_VARIABLE, marked
@@ -58,7 +57,7 @@ def test_a_sweep_ends_the_orphans_of_what_is_done_too(orphan, deepspeed, job):
     measure_job(job())
     with subprocess.Popen(["sleep", "60"], env={TOKEN_VARIABLE: "late"}) as late:
         job().folder.keep_launch("late", PORT)
-        MeasuredSweep(Machine(), Sweep(), False, SweepObserver()).run([job()])
+        measuring(Machine(), Sweep(), SweepObserver()).run([job()])
         assert late.wait(1) < 0
     assert played.launches == 1
 

@@ -4,9 +4,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from played_sweeps import measuring
 
 from memlab.core.config import Sweep
-from memlab.launch.search import CONFIRMATION, MeasuredSearch, at_size, next_sizes
+from memlab.launch.search import CONFIRMATION, RunningSearch, at_size, next_sizes
 from memlab.runs.job import SearchResult, SweepObserver
 from memlab.system.machine import Machine
 
@@ -15,8 +16,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 TOO_LARGE = {f"2/{batch}x512": "oom" for batch in range(6, 65)}
 
 
-def searched(job, **options) -> MeasuredSearch:
-    search = MeasuredSearch(Machine(), Sweep(search="batch", **options), False, SweepObserver())
+def searched(job, **options) -> RunningSearch:
+    search = measuring(Machine(), Sweep(search="batch", **options), SweepObserver(), kind=RunningSearch)
     search.run([job])
     return search
 

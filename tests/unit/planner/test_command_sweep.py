@@ -15,8 +15,10 @@ from memlab.core.plan import make_plan
 from memlab.core.record import Record
 from memlab.core.sizes import GIB
 from memlab.files.json_file import write_json
+from memlab.launch.search import RunningSearch
+from memlab.launch.sweep import RunningSweep
 from memlab.planner import command_point, command_sweep
-from memlab.planner.command_sweep import CommandPredictor, PredictedSearch, PredictedSweep
+from memlab.planner.command_sweep import CommandPredictions, CommandPredictor
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, SweepObserver
 
@@ -77,8 +79,12 @@ def jobs_of(configs: list[Config], folder: Path) -> list[Job]:
     return [Job(plan, RunFolder(folder / plan.run_id)) for plan in plans]
 
 
+def predicting(options: Sweep, force: bool = False, kind=RunningSweep):
+    return kind(CommandPredictions(force), options, SweepObserver())
+
+
 def sweep(configs: list[Config], folder: Path, force: bool = False, **options):
-    return PredictedSweep(Sweep(**options), force, SweepObserver()).run(jobs_of(configs, folder))
+    return predicting(Sweep(**options), force).run(jobs_of(configs, folder))
 
 
 def ends(results) -> list[tuple[str, str]]:
@@ -193,7 +199,7 @@ def test_a_limit_of_time_is_recorded(point, tmp_path, monkeypatch):
 
 def test_an_interrupt_is_recorded_and_the_next_sweep_goes_on_there(point, shadow, tmp_path, monkeypatch):
     known = command_point.predicted_record
-    running = PredictedSweep(Sweep(), False, SweepObserver())
+    running = predicting(Sweep())
 
     def interrupted(words, *arguments):
         if "micro=2" in words:
@@ -212,7 +218,7 @@ def test_an_interrupt_is_recorded_and_the_next_sweep_goes_on_there(point, shadow
 @pytest.mark.parametrize("start", [1, 6, 64])
 def test_the_largest_batch_is_found_in_few_runs_and_once(point, shadow, tmp_path, start):
     for _ in range(2):
-        search = PredictedSearch(Sweep(search="batch"), False, SweepObserver())
+        search = predicting(Sweep(search="batch"), kind=RunningSearch)
         search.run(jobs_of([point(start, **{"sweep.search": "batch"})], tmp_path / "runs"))
         (found,) = search.found.values()
         assert (found.best, found.gave_up, found.fails) == (10, None, 11)

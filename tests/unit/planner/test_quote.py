@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+from played_sweeps import measuring
 from rich.console import Console
 
 from memlab.core.basis import BOUND, CALIBRATED, Basis
 from memlab.core.config import Sweep
-from memlab.launch.sweep import MeasuredSweep
 from memlab.planner import quote as module
 from memlab.planner.quote import LAUNCH_S, POINT_S, quote
 from memlab.report.sweep_text import show_preview, show_quote
@@ -60,7 +60,7 @@ def gpu_job(job):
 
 
 def scheduled(*jobs, **options) -> Schedule:
-    return MeasuredSweep(Machine(), Sweep(guide="quote", **options), False, SweepObserver()).schedule(jobs)
+    return measuring(Machine(), Sweep(guide="quote", **options), SweepObserver()).schedule(jobs)
 
 
 def quoted(*jobs, **options):
@@ -126,7 +126,7 @@ def test_a_command_is_predicted_and_its_start_not_counted(predicted, gpu_job):
 
 def test_this_machine_need_not_be_the_one_that_the_quote_is_for(gpu_job, predicted):
     jobs = [gpu_job(), gpu_job(2000)]
-    assert not MeasuredSweep(Machine(), Sweep(), False, SweepObserver()).schedule(jobs).launches
+    assert not measuring(Machine(), Sweep(), SweepObserver()).schedule(jobs).launches
     out = Console(file=io.StringIO(), width=200)
     found = scheduled(*jobs)
     show_preview(found, Path("x"), out, quote(found.to_measure, True, lambda *told: None))

@@ -11,9 +11,8 @@ from rich.console import Console
 from sweeps import add_point
 
 from memlab.analyse.collect import collect
-from memlab.cli import experiments
 from memlab.cli import main as cli
-from memlab.launch.sweep import MeasuredSweep
+from memlab.launch.sweep import RunningSweep
 from memlab.report.sweep_text import leave_table_and_page
 
 FOLDER = Path("outputs/mine")
@@ -87,22 +86,14 @@ def interrupted(*_) -> None:
     raise KeyboardInterrupt
 
 
-def test_interrupted_measurements_leave_what_is_done(launch, monkeypatch):
-    launch("seed=1,2")
+@pytest.mark.parametrize("mode", ["measure", "predict"])
+def test_an_interrupted_sweep_leaves_what_is_done(launch, monkeypatch, mode):
+    launch("seed=1,2", f"mode={mode}")
     (FOLDER / NAMES[0]).unlink()
-    monkeypatch.setattr(MeasuredSweep, "_run_all", interrupted)
-    code, lines = launch("seed=1,2,3")
+    monkeypatch.setattr(RunningSweep, "_run_all", interrupted)
+    code, lines = launch("seed=1,2,3", f"mode={mode}")
     assert code == 130 and lines[-1].startswith("page: ")
     assert len(rows()) == 3
-
-
-def test_interrupted_predictions_leave_what_is_done(launch, monkeypatch):
-    launch("seed=1,2", "mode=predict")
-    (FOLDER / NAMES[0]).unlink()
-    monkeypatch.setattr(experiments, "predict_jobs", interrupted)
-    code, lines = launch("seed=1,2,3", "mode=predict")
-    assert code == 130 and lines[-1].startswith("page: ")
-    assert len(rows()) == 2
 
 
 def left(folder: Path) -> list[str]:

@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from played_sweeps import measuring
 from rich.console import Console
 
 from memlab.core.config import Sweep
 from memlab.core.plan import make_plan
-from memlab.launch.sweep import MeasuredSweep
 from memlab.report.sweep_text import Progress, show_preview, show_searches, show_summary
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, JobResult, Schedule, SearchResult, SweepObserver
@@ -39,7 +39,7 @@ def text(console: Console) -> str:
 def test_a_preview_says_what_shares_a_launch_and_makes_no_price_of_time_limits(job, console, tmp_path):
     priced = {"hardware__usd_per_gpu_hour": 18.0, "measure__timeout_s": 100}
     jobs = [job(seed=1, **priced), job(seed=1, seq_len__tokens=7, **priced), job(seed=2, **priced)]
-    sweep = MeasuredSweep(Machine(), Sweep(), False, SweepObserver())
+    sweep = measuring(Machine(), Sweep(), SweepObserver())
     show_preview(sweep.schedule([*jobs, job(offload__param="cpu")]), tmp_path, console)
     shown = text(console)
     assert re.findall(r"(\d) +to run +\n", shown) == ["1", "1", "2"]

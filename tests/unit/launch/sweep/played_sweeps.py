@@ -1,8 +1,10 @@
 """Sweeps with a short script in place of deepspeed, on machines that are not there."""
 
 from memlab.core.config import Sweep
+from memlab.core.record import Record
 from memlab.core.sizes import GIB
-from memlab.launch.sweep import MeasuredSweep
+from memlab.launch.job_launch import Measuring
+from memlab.launch.sweep import RunningSweep
 from memlab.runs.job import Job, JobResult, Schedule, SweepObserver
 from memlab.system.machine import Gpu, Machine
 
@@ -26,14 +28,23 @@ class Told(SweepObserver):
         self.act(result)
 
 
+def measuring(machine: Machine, options: Sweep, observer: SweepObserver, force: bool = False, kind=RunningSweep):
+    """A sweep that measures, or a search."""
+    return kind(Measuring(machine, options, force), options, observer)
+
+
+def measure_job(job: Job, force: bool = False, on_wait=lambda text: None, machine: Machine = CPU) -> Record:
+    return Measuring(machine, job.config.sweep, force).run_alone(job, on_wait)
+
+
 def swept(
     jobs, force: bool = False, observer: SweepObserver | None = None, seed: int = 0, **options
 ) -> list[JobResult]:
-    return MeasuredSweep(CPU, Sweep(**options), force, observer or Told()).run(jobs, seed)
+    return measuring(CPU, Sweep(**options), observer or Told(), force).run(jobs, seed)
 
 
 def scheduled(jobs: list[Job], force: bool = False, **options) -> Schedule:
-    return MeasuredSweep(CPU, Sweep(**options), force, SweepObserver()).schedule(jobs)
+    return measuring(CPU, Sweep(**options), SweepObserver(), force).schedule(jobs)
 
 
 def ends(results: list[JobResult]) -> list[tuple[int, str, str]]:

@@ -3,10 +3,9 @@
 import time
 
 import pytest
-from played_sweeps import CPU, Told, ends, swept
+from played_sweeps import CPU, Told, ends, measuring, swept
 
 from memlab.core.config import Sweep
-from memlab.launch.sweep import MeasuredSweep
 from memlab.runs.job import Job, is_complete
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 def test_a_budget_ends_the_sweep_with_what_is_done_kept(deepspeed, jobs, options):
     played = deepspeed(acts={"2/1x2": "hang"})
     wanted = jobs([1, 2, 3], {"hardware.usd_per_gpu_hour": 100.0})
-    sweep = MeasuredSweep(CPU, Sweep(**options), False, Told())
+    sweep = measuring(CPU, Sweep(**options), Told())
     monotonic = time.monotonic
     sweep._began = monotonic() + 3600  # not over it yet
     sweep.observer.act = lambda result: setattr(sweep, "_began", monotonic() - 3600)
@@ -29,7 +28,7 @@ def test_a_budget_ends_the_sweep_with_what_is_done_kept(deepspeed, jobs, options
 def test_a_budget_ends_a_job_under_way(deepspeed, jobs):
     """With a record that says so; the next sweep measures it."""
     deepspeed(acts={"2/1x2": "hang"})
-    sweep = MeasuredSweep(CPU, Sweep(max_hours=1.0), False, Told())
+    sweep = measuring(CPU, Sweep(max_hours=1.0), Told())
 
     def nearly_over(result):
         sweep._began = time.monotonic() - 3600 + 0.5
@@ -57,7 +56,7 @@ def test_a_limit_in_dollars_without_a_price_never_ends_a_sweep(deepspeed, jobs):
 def test_a_stop_records_where_it_was_and_the_next_sweep_goes_on_there(deepspeed, jobs):
     played = deepspeed(acts={"2/1x2": "hang"})
     wanted = [*jobs([1, 2, 3]), *jobs([1], {"seed": 1})]
-    sweep = MeasuredSweep(CPU, Sweep(), False, Told())
+    sweep = measuring(CPU, Sweep(), Told())
     sweep.observer.act = lambda result: sweep.stop.set()
     results = sweep.run(wanted)
     assert ends(results)[:2] == [(1, "measured", "ok"), (2, "measured", "interrupted")]
@@ -75,7 +74,7 @@ def test_ctrl_c_ends_the_sweep_with_a_result_for_every_job(deepspeed, jobs, monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr("memlab.launch.sweep.wait", interrupted)
-    sweep = MeasuredSweep(CPU, Sweep(), False, Told())
+    sweep = measuring(CPU, Sweep(), Told())
     assert ends(sweep.run(jobs([1, 2]))) == [(1, "measured", "interrupted"), (2, "not reached", "-")]
     assert sweep.interrupted
 

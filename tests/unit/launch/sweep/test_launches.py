@@ -3,10 +3,10 @@
 import threading
 
 import pytest
-from played_sweeps import GPUS, ON_ONE, Told, swept
+from played_sweeps import GPUS, ON_ONE, Told, measuring, swept
 
 from memlab.core.config import Sweep
-from memlab.launch.sweep import MeasuredSweep, group_into_launches
+from memlab.launch.sweep import group_into_launches
 from memlab.runs.job import is_complete
 from memlab.system.machine import Machine
 
@@ -93,7 +93,7 @@ def test_a_third_of_a_round_lies_between_an_experiment_and_its_repeat(jobs, coun
 def test_a_round_of_repeats_begins_when_the_one_before_it_is_over(deepspeed, jobs):
     played = deepspeed("note('begin'); time.sleep(0.2); write(folders[0], 0); note('end')")
     repeats = [one for repeat in (1, 2, 3) for one in jobs([1], {**ON_ONE, "measure.repeat": repeat})]
-    assert is_complete(MeasuredSweep(GPUS, Sweep(), False, Told()).run(repeats))
+    assert is_complete(measuring(GPUS, Sweep(), Told()).run(repeats))
     assert played.names == ["begin", "end"] * 3  # although there are two GPUs
 
 
@@ -110,20 +110,20 @@ raise SystemExit(1) if time.time() > until else write(folders[0], 0)
 def test_small_jobs_run_side_by_side(deepspeed, jobs, options):
     deepspeed(TOGETHER)  # none gets on before there are two
     wanted = [*jobs([1], ON_ONE), *jobs([1], {**ON_ONE, "seed": 1})]
-    assert is_complete(MeasuredSweep(GPUS, Sweep(**options), False, Told()).run(wanted))
+    assert is_complete(measuring(GPUS, Sweep(**options), Told()).run(wanted))
 
 
 @pytest.mark.parametrize(("options", "changes"), [({"side_by_side": "never"}, {}), ({}, {"offload.optimizer": "cpu"})])
 def test_jobs_that_would_disturb_each_other_run_one_by_one(deepspeed, jobs, options, changes):
     played = deepspeed("note('x'); time.sleep(0.1); write(folders[0], 0); note('end')")
     wanted = [job for seed in range(3) for job in jobs([1], {**ON_ONE, **changes, "seed": seed})]
-    assert is_complete(MeasuredSweep(GPUS, Sweep(**options), False, Told()).run(wanted))
+    assert is_complete(measuring(GPUS, Sweep(**options), Told()).run(wanted))
     assert played.names == ["x", "end"] * 3
 
 
 def test_ranks_on_the_cpu_of_a_machine_with_one_gpu_run_one_launch_at_a_time(deepspeed, jobs):
     deepspeed()
-    sweep = MeasuredSweep(Machine(GPUS.gpus[:1]), Sweep(), False, Told())
+    sweep = measuring(Machine(GPUS.gpus[:1]), Sweep(), Told())
     watch = threading.Timer(10, sweep.stop.set)  # it once waited for a second GPU for ever
     watch.start()
     assert is_complete(sweep.run([*jobs([1]), *jobs([1], {"seed": 1})]))

@@ -5,10 +5,9 @@ import threading
 from collections import Counter
 
 import pytest
-from played_sweeps import CPU, Told, ends, swept
+from played_sweeps import CPU, Told, ends, measuring, swept
 
 from memlab.core.config import Sweep
-from memlab.launch.sweep import MeasuredSweep
 from memlab.runs.job import JobResult, is_complete
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -33,7 +32,7 @@ def test_what_another_memlab_holds_is_waited_for_and_who_it_is_is_told_once(deep
     told, [one] = Told(), jobs([1])
     told.waits = []
     told.waiting = told.waits.append
-    sweep = MeasuredSweep(CPU, Sweep(), False, told)
+    sweep = measuring(CPU, Sweep(), told)
     with one.folder.lock():
         watch = threading.Timer(2.5, sweep.stop.set)
         watch.start()

@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from played_sweeps import measuring
 
 from memlab.core.config import Config, Sweep
 from memlab.core.errors import ConfigError
 from memlab.core.plan import make_plan
 from memlab.launch import preflight
-from memlab.launch.search import MeasuredSearch
-from memlab.launch.sweep import MeasuredSweep
+from memlab.launch.search import RunningSearch
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, SweepObserver
 from memlab.system.machine import Machine
@@ -45,7 +45,7 @@ def jobs_of(configs: list[Config], folder: Path) -> list[Job]:
 
 
 def sweep(configs: list[Config], folder: Path):
-    return MeasuredSweep(Machine(), Sweep(), False, SweepObserver()).run(jobs_of(configs, folder))
+    return measuring(Machine(), Sweep(), SweepObserver()).run(jobs_of(configs, folder))
 
 
 def test_every_point_is_a_launch_and_has_its_steps(point, notes, tmp_path):
@@ -84,14 +84,14 @@ def test_larger_points_are_implied_by_an_out_of_memory(point, notes, tmp_path):
 
 
 def test_the_largest_batch_is_searched(point, tmp_path):
-    search = MeasuredSearch(Machine(), Sweep(search="batch"), False, SweepObserver())
+    search = measuring(Machine(), Sweep(search="batch"), SweepObserver(), kind=RunningSearch)
     search.run(jobs_of([point(1, "fits=5", **{"sweep.search": "batch"})], tmp_path / "runs"))
     (found,) = search.found.values()
     assert found.best == 5 and found.gave_up is None
 
 
 def test_a_search_gives_up_where_the_script_does_not_use_the_size(point, tmp_path):
-    search = MeasuredSearch(Machine(), Sweep(search="batch"), False, SweepObserver())
+    search = measuring(Machine(), Sweep(search="batch"), SweepObserver(), kind=RunningSearch)
     search.run(jobs_of([point(1, "most=2", **{"sweep.search": "batch"})], tmp_path / "runs"))
     (found,) = search.found.values()
     assert "batch.micro=4 and used 2" in found.gave_up

@@ -2,9 +2,11 @@
 
 import pytest
 
+from memlab.core.config import Sweep
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import make_plan
-from memlab.predict import jobs as sweep
+from memlab.launch.sweep import RunningSweep
+from memlab.planner import training_sweep as sweep
 from memlab.predict import prediction as predict
 from memlab.predict.time.calibrate import Calibrations
 from memlab.predict.trace import choose_traces
@@ -33,6 +35,14 @@ def traced(monkeypatch):
     return asked
 
 
+def running(force: bool = False, observer: SweepObserver | None = None) -> RunningSweep:
+    return RunningSweep(sweep.TrainingPredictions(force), Sweep(), observer or SweepObserver())
+
+
+def predicted(jobs, **options):
+    return running(**options).run(jobs)
+
+
 @pytest.fixture
 def job(config, tmp_path):
     def build(stage: int, tokens: int, **changes) -> Job:
@@ -45,7 +55,7 @@ def job(config, tmp_path):
 
 def test_every_job_has_a_record(job, traced):
     jobs = [job(stage, tokens) for tokens in (10, 20, 30, 40, 50, 60, 70) for stage in (2, 3)]
-    results = sweep.predict_jobs(jobs, False, SweepObserver())
+    results = predicted(jobs)
     assert {id(result.job) for result in results} == {id(each) for each in jobs}
     assert all(result.job.folder.read_record().status == result.record.status for result in results)
     found = {result.record.status for result in results if result.job.config.zero_stage.stage == 3}
@@ -65,28 +75,28 @@ def test_what_is_traced_is_told_and_others_only_where_there_are_some(job, traced
             said.append(text)
 
     said = []
-    sweep.predict_jobs([job(2, tokens) for tokens in lengths], False, Observer())
+    predicted([job(2, tokens) for tokens in lengths], observer=Observer())
     assert [text.partition(" are")[0] for text in said] == [told]
 
 
 def test_what_is_done_is_not_predicted_again(job, traced, monkeypatch):
-    monkeypatch.setattr(predict, "resolve", lambda config: Calibrations(None, None))
+    monkeypatch.setattr(sweep, "resolve", lambda config: Calibrations(None, None))
     one = job(2, 10)
-    sweep.predict_jobs([one], False, SweepObserver())
-    (result,) = sweep.predict_jobs([one], False, SweepObserver())
+    predicted([one])
+    (result,) = predicted([one])
     assert (result.how, [task.key.rank for task in traced]) == ("done", [0, 1])
-    (forced,) = sweep.predict_jobs([one], True, SweepObserver())
+    (forced,) = predicted([one], force=True)
     assert forced.how == "predicted"
 
 
 def test_allocators_share_their_traces(job):
     jobs = [job(2, 10), job(2, 10, **{"allocator.conf": "expandable_segments:True"}), job(1, 10)]
-    found = sweep.schedule_predictions(jobs, False)
+    found = running().schedule(jobs)
     assert sorted(len(group) for group in found.launches) == [1, 2]
 
 
 def test_what_cannot_be_predicted_is_recorded_so(job):
-    (result,) = sweep.predict_jobs([job(2, 10, **{"offload.param": "cpu"})], False, SweepObserver())
+    (result,) = predicted([job(2, 10, **{"offload.param": "cpu"})])
     assert result.record.status == "unsupported" and "stage 3" in result.record.reason.lower()
 
 
@@ -98,7 +108,7 @@ def test_a_point_that_fails_takes_no_other_with_it(job, monkeypatch):
     monkeypatch.setattr(sweep, "make", lambda tasks: reason)
     monkeypatch.setattr(sweep, "known_traces", there)
     monkeypatch.setattr(predict, "predict", lambda plan: predict._record(plan, status="ok", steps={}))
-    results = sweep.predict_jobs(jobs, False, SweepObserver())
+    results = predicted(jobs)
     assert [result.record.status for result in results] == ["ok", "ok", "failed"]
 
 
@@ -106,13 +116,13 @@ def test_a_point_that_fails_takes_no_other_with_it(job, monkeypatch):
     "error", [ConfigError("no such option"), ZeroDivisionError("no such option"), OSError(13, "denied")]
 )
 def test_an_exception_of_a_point_is_the_end_of_that_point_alone(job, traced, monkeypatch, error):
-    def predicted(plan):
+    def record(plan):
         if plan.config.seq_len.tokens == 20:
             raise error
         return predict._record(plan, status="ok", steps={})
 
-    monkeypatch.setattr(predict, "predict", predicted)
-    results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20, 30)], False, SweepObserver())
+    monkeypatch.setattr(predict, "predict", record)
+    results = predicted([job(2, tokens) for tokens in (10, 20, 30)])
     assert [result.record.status for result in results] == ["ok", "failed", "ok"]
     failed = results[1].job.folder.read_record()
     assert failed.status == "failed" and str(error) in failed.reason
@@ -126,16 +136,16 @@ def test_what_cannot_be_fitted_ends_its_own_points_alone(job, traced, monkeypatc
             raise MemlabError("too few to calibrate on")
         return Calibrations(None, None)
 
-    def predicted(plan):
+    def record(plan):
         resolve(plan.config)
         return predict._record(plan, status="ok", steps={})
 
-    monkeypatch.setattr(predict, "resolve", resolve)
-    monkeypatch.setattr(predict, "predict", predicted)
-    jobs = [job(2, 10), job(2, 10, **{"predict.calibrate": "mine"})]
+    monkeypatch.setattr(sweep, "resolve", resolve)
+    monkeypatch.setattr(predict, "predict", record)
+    jobs = [job(2, 10), job(2, 20, **{"predict.calibrate": "mine"})]
     jobs[1].start(command=[])
     jobs[1].folder.finish(predict._record(jobs[1].plan, status="ok", steps={}))
-    results = sweep.predict_jobs(jobs, False, SweepObserver())
+    results = predicted(jobs)
     assert {result.record.status: result.record.reason for result in results} == {
         "ok": None,
         "failed": "too few to calibrate on",
@@ -147,6 +157,6 @@ def test_where_tracing_cannot_begin_every_point_says_why(job, monkeypatch):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(choose_traces, "run_shadow", refused)
-    results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20)], False, SweepObserver())
+    results = predicted([job(2, tokens) for tokens in (10, 20)])
     assert [result.record.status for result in results] == ["failed", "failed"]
     assert all("Too many open files" in result.record.reason for result in results)
