@@ -261,8 +261,8 @@ class _JobsLaunch:
         total_s = now - self.reached_at[-1]
         self.reached_at.append(now)
         before = [list(shape_of(earlier.config)) for earlier in self.jobs[: len(self.records)]]
-        measured = job.measured_record(self.machine, isolation, ranks, total_s)
-        record = replace(measured, status=status, reason=reason, before_in_launch=before)
+        outcome = {"status": status, "reason": reason, "isolation": isolation, "before_in_launch": before}
+        record = job.measured_record(self.machine, ranks, total_s, **outcome)
         install.remove(job.folder.path)
         job.folder.finish(record)
         self.records.append(record)

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from itertools import groupby
 
 from memlab.core.config import Measure, Sweep
@@ -189,7 +188,7 @@ class RunningSweep:
             if is_full(error):
                 raise
             status, reason = "failed", reason if status == "failed" else reason_of(error)
-        return replace(job.new_record(self.backend.machine, "fresh"), status=status, reason=reason)
+        return job.new_record(self.backend.machine, status, reason)
 
     def _run_all(self, launches: list[list[Job]]) -> None:
         self.backend.prepare(launches, self._control)

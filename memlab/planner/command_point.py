@@ -102,23 +102,21 @@ def _run(job: Job, words: list[str], control: LaunchControl) -> Record:
                 kill_marked(environ[TOKEN_VARIABLE])
                 status = "interrupted" if why else "timeout"
                 told = f"stopped {why}" if why else "the script had not ended"
-                record = job.new_record(NOWHERE, "fresh")
-                return replace(record, status=status, reason=f"{told} after {seconds:.0f} s")
+                return job.new_record(NOWHERE, status, f"{told} after {seconds:.0f} s")
         return running.result()
 
 
 def _as_point(record: Record, job: Job, words: list[str]) -> Record:
     """Return the record with what was composed beside what the script used."""
     rows = {rank["rank"]: read_rows(job.folder.step_rows(rank["rank"])) for rank in record.ranks}
-    found = found_config(record.ranks, rows, job.config.training.command)
-    merged, disagreements = beside(job.config, job.plan.choices, found)
+    plan, disagreements = beside(job.plan, found_config(record.ranks, rows, job.config.training.command))
     pointed = replace(
         record,
-        run_id=job.plan.run_id,
+        run_id=plan.run_id,
         fingerprint=fingerprint(job.plan, NOWHERE),
-        config=merged.config,
-        choices=merged.choices,
-        unknown_config=list(merged.unknown),
+        config=plan.config,
+        choices=plan.choices,
+        unknown_config=plan.unknown_config,
         environment={**record.environment, KEY: prediction_key(job.plan)},
     )
     return pointed.with_command(words=words, disagreements=disagreements)

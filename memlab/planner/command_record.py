@@ -6,13 +6,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from memlab.core.config import Config, Hardware
-from memlab.core.growth import with_growth
 from memlab.core.record import EARLY, RankResult, Record
 from memlab.core.record_schema import Effects
 from memlab.core.summary import Work
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
-from memlab.launch.user_command.measure import command_record
-from memlab.launch.user_command.supervise import Finished
+from memlab.launch.user_command.measure import command_record, fields_of_command, plan_found
 from memlab.predict.memory.rank_results import Estimate, estimate, needs, rank_results
 from memlab.predict.memory.shared_gpus import gpus_of_ranks
 from memlab.predict.prediction import judged
@@ -68,8 +66,8 @@ class TracedCommand:
 
 def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     """Predict memory and time from the traces. Returns the record, and the rows of each rank's steps."""
-    found = _found(command)
-    config = found.config
+    plan = plan_found(_found(command))
+    config = plan.config
     calibrations = resolve(config)
     (results,) = rank_results([config], [command.traces], calibrations.host)
     ran = all(result.status == "ok" for result in results)
@@ -90,22 +88,23 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     paid, used = command.hardware.gpus, config.hardware.gpus
     if usd := outcome["summary"].get("usd_per_million_tokens"):
         outcome["summary"]["usd_per_million_tokens"] = usd * paid / used
-    finished = Finished(command.seconds, 0, outcome["status"], outcome["reason"], outcome["ranks"], rows)
-    record = command_record(finished, found, command.words, command.steps, Machine())
-    idle = [{"key": "hardware.gpus", "composed": paid, "found": used}] if paid != used else []
-    assumed = {line: times for trace in command.traces.values() for line, times in trace.assumed.items()}
-    epochs = [epoch for trace in command.traces.values() for epoch in trace.epochs]
-    record = replace(
-        record,
-        source="predicted",
-        environment={**record.environment, "predictor": code_digest()},
-        summary=outcome["summary"],
-        steps={**record.steps, "doubts": [], **outcome["steps"]},
-        timing={**outcome["timing"], "total_s": command.seconds},
-    )
-    record = record.with_command(disagreements=idle, assumed=assumed, epochs=epochs, effects=command.effects)
-    early = [each for each in command.meters.values() if each["attached"].get("ended") == EARLY]
-    return with_growth(record.with_command(ended_early=_early_end(early[0])) if early else record), rows
+    fields = fields_of_command(config, outcome["ranks"], rows, command.seconds)
+    outcome["steps"] = {**fields["steps"], "doubts": [], **outcome["steps"]}
+    outcome["timing"]["total_s"] = command.seconds
+    facts = {
+        "words": list(command.words),
+        "steps": command.steps,
+        "disagreements": [{"key": "hardware.gpus", "composed": paid, "found": used}] if paid != used else [],
+        "assumed": {line: times for trace in command.traces.values() for line, times in trace.assumed.items()},
+        "epochs": [epoch for trace in command.traces.values() for epoch in trace.epochs],
+        "effects": command.effects,
+    }
+    for each in command.meters.values():
+        if each["attached"].get("ended") == EARLY:
+            facts.setdefault("ended_early", _early_end(each))
+    ranks = {"ranks": fields["ranks"]}
+    record = command_record(plan, outcome["ranks"], Machine(), facts, source="predicted", **(outcome | ranks))
+    return replace(record, environment={**record.environment, "predictor": code_digest()}), rows
 
 
 def estimate_of(command: TracedCommand) -> Estimate:

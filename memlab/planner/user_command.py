@@ -1,7 +1,6 @@
 """Prediction of a command of the user's own: its script runs on simulated GPUs, with ``memlab measure``'s meters."""
 
 import os
-import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,9 +19,13 @@ from memlab.core.record_schema import Effects
 from memlab.core.sizes import GIB
 from memlab.launch.orphans import exclusively
 from memlab.launch.outcome import NO_STEP, by_failure, reason_of
-from memlab.launch.user_command.found_config import found_config
-from memlab.launch.user_command.measure import check_program, command_record, keep_what_was_found, plan_of
-from memlab.launch.user_command.supervise import Finished
+from memlab.launch.user_command.measure import (
+    check_program,
+    command_record,
+    fields_of_command,
+    keep_what_was_found,
+    plan_of,
+)
 from memlab.planner.command_changes import predicted_changes
 from memlab.planner.command_record import TracedCommand, record_of
 from memlab.predict.memory.rank_results import rank_results
@@ -373,6 +376,7 @@ def _not_ended(
 
 def _ended(status: str, reason: str, words: Sequence[str], steps: int | None, seconds: float) -> Record:
     """Return the record of a command that left no trace."""
-    finished = Finished(seconds, 0, status, reason)
-    record = command_record(finished, found_config([], {}, shlex.join(words)), words, steps, Machine())
-    return replace(record, source="predicted")
+    plan = plan_of(words)
+    fields = {"source": "predicted", "status": status, "reason": reason}
+    facts = {"words": list(words), "steps": steps}
+    return command_record(plan, [], Machine(), facts, **fields, **fields_of_command(plan.config, [], {}, seconds))

@@ -149,5 +149,4 @@ def _failed(plan: Plan, reason: str) -> Record:
 
 
 def _record(plan: Plan, **outcome) -> Record:
-    record = record_of_plan(plan, NOWHERE, source="predicted", **outcome)
-    return replace(record, environment={**record.environment, "predictor": code_digest()})
+    return record_of_plan(plan, NOWHERE, {"predictor": code_digest()}, source="predicted", **outcome)

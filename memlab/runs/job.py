@@ -3,7 +3,7 @@ sweep, and its observer interface.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -108,34 +108,42 @@ class Job:
     def record_without_running(self, machine: Machine, status: str, reason: str) -> Record:
         """Record a status that needs no run: an unsupported combination, or a size above one that did not fit."""
         self.start(command=[])
-        record = replace(self.new_record(machine, "fresh"), status=status, reason=reason)
+        record = self.new_record(machine, status, reason)
         self.folder.finish(record)
         return record
 
-    def new_record(self, machine: Machine, isolation: str) -> Record:
+    def new_record(self, machine: Machine, status: str, reason: str) -> Record:
         source = "predicted" if self.config.mode == "predict" else "measured"
-        return record_of_plan(self.plan, machine, source=source, status="failed", isolation=isolation)
+        return record_of_plan(self.plan, machine, source=source, status=status, reason=reason)
 
-    def measured_record(
-        self, machine: Machine, isolation: str, ranks: Sequence[dict[str, Any]], total_s: float
-    ) -> Record:
+    def measured_record(self, machine: Machine, ranks: Sequence[dict[str, Any]], total_s: float, **fields) -> Record:
         """Build the record from the results of the ranks. ``total_s``: wall-clock time of this job, in seconds."""
-        measure, record = self.config.measure, self.new_record(machine, isolation)
+        measure = self.config.measure
         runtime: dict[str, Any] = next((rank["runtime"] for rank in ranks if rank["runtime"]), {})
         own = [{**rank, "attached": None} for rank in ranks]  # facts about the script, which the plan holds
-        found = fields_of_ranks(self.config, own, total_s)
-        found["steps"] |= {"warmup": measure.warmup, "measured": measure.steps}
-        return replace(record, environment={**record.environment, **runtime}, **found)
+        fields |= fields_of_ranks(self.config, own, total_s)
+        fields["steps"] |= {"warmup": measure.warmup, "measured": measure.steps}
+        return record_of_plan(self.plan, machine, runtime, source="measured", **fields)
 
 
-def record_of_plan(plan: Plan, machine: Machine, **fields: Any) -> Record:
-    """Make the record of a plan. ``fields``: those that do not follow from plan and machine."""
+def record_of_plan(plan: Plan, machine: Machine, found: Mapping[str, Any] | None = None, **fields: Any) -> Record:
+    """Build the record of a run of memlab's own training.
+
+    ``found``: facts of the environment that only ranks or the predictor know. ``fields``: as of :func:`record_of`.
+    """
+    environment = describe_environment(plan, machine) | dict(found or {})
+    return record_of(plan, environment, fingerprint(plan, machine), **fields)
+
+
+def record_of(plan: Plan, environment: dict[str, Any], fingerprint: str, **fields: Any) -> Record:
+    """Build the record of a plan, measured or predicted. ``fields``: source, status and all that follows from ranks."""
     return Record(
         run_id=plan.run_id,
         config=plan.config,
         choices=plan.choices,
-        fingerprint=fingerprint(plan, machine),
-        environment=describe_environment(plan, machine),
+        unknown_config=list(plan.unknown_config),
+        environment=environment,
+        fingerprint=fingerprint,
         **fields,
     )
 

@@ -11,6 +11,7 @@ from memlab.cli.compose import compose_config
 from memlab.core.command_template import filled, given
 from memlab.core.config import Config
 from memlab.core.deepspeed_json import deepspeed_config
+from memlab.core.plan import make_plan
 from memlab.core.record import RankResult
 from memlab.launch.command import free_port
 from memlab.launch.user_command.found_config import found_config
@@ -118,7 +119,7 @@ def found_in(config: Config, found: dict[str, Any], choices: dict[str, str]):
         "padded_length": found.get("max_length") or found["block_size"],
     }
     seen = found_config([{**rank, "attached": facts_of(found)}], {0: [row]}, config.training.command)
-    return seen, beside(config, choices, seen)[1]
+    return seen, beside(make_plan(config, choices), seen)[1]
 
 
 @pytest.mark.parametrize("case", CASES)

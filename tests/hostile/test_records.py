@@ -13,10 +13,12 @@ from folders import write
 from mutations import good, put, put_command
 
 from memlab.cli import main as cli
-from memlab.launch.user_command.measure import write_record
+from memlab.launch.user_command.measure import plan_of, write_record
 from memlab.launch.user_command.supervise import Finished
 from memlab.runs.folder import RunFolder
+from memlab.runs.job import Job
 from memlab.runs.step_rows import read_command
+from memlab.system.machine import Machine
 
 MUTATIONS = int(os.environ.get("MEMLAB_MUTATIONS", 30))
 FIRST_SEED = int(os.environ.get("MEMLAB_FIRST_SEED", 0))
@@ -94,7 +96,8 @@ def test_a_mutated_command_harms_nothing(tmp_path, capsys, seed):
             assert not [letter for letter in page.read_text() if is_obeyed(letter)], f"{told}: {words}"
     folder = RunFolder(bad)
     ranks, rows = read_command(folder)
-    write_record(Finished(1.0, 0, "ok", None, ranks, rows), folder, ["python", "train.py"])
+    words = ["python", "train.py"]
+    write_record(Finished(1.0, 0, "ok", None, ranks, rows), Job(plan_of(words), folder), words, Machine())
 
 
 def ended(words: list[str], capsys: pytest.CaptureFixture, told: str) -> int:

@@ -12,9 +12,11 @@ from memlab.attach import install
 from memlab.attach.options import Options
 from memlab.launch.orphans import exclusively
 from memlab.launch.process import Ended
-from memlab.launch.user_command.measure import job_in, write_record
+from memlab.launch.user_command.measure import job_in, plan_of, write_record
 from memlab.launch.user_command.supervise import read_finished
 from memlab.runs.folder import RunFolder
+from memlab.runs.job import Job
+from memlab.system.machine import detect
 
 WAIT_S = 60
 """Seconds that rank 0 waits for the files of the other ranks."""
@@ -62,7 +64,8 @@ def _end(file: Any, run: RunFolder, error: BaseException | None, began: float) -
         if file.rank == 0:
             _wait_for_ranks(run)
             ended = Ended("exited", int(error is not None), time.perf_counter() - began)
-            write_record(read_finished(run, ended, host_ooms=0, has_loaded=True), run, sys.orig_argv)
+            finished = read_finished(run, ended, host_ooms=0, has_loaded=True)
+            write_record(finished, Job(plan_of(sys.orig_argv), run), sys.orig_argv, detect())
             install.remove(run.path)
     except Exception as failure:
         print(f"memlab: {run} has no record of this training: {failure!r}", file=sys.stderr)

@@ -30,7 +30,7 @@ from memlab.launch.streams import ToLog, ToTerminal
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
 from memlab.launch.user_command.supervise import Command, Finished, supervise
 from memlab.runs.folder import RunFolder
-from memlab.runs.job import Job
+from memlab.runs.job import Job, record_of
 from memlab.runs.operator_profile import PROFILED_RANK, keep_operators
 from memlab.runs.step_rows import for_record, over_ranks
 from memlab.system.environment import describe_machine, fingerprint, hashed
@@ -38,29 +38,28 @@ from memlab.system.machine import Gpu, Machine, detect
 
 
 def command_record(
-    finished: Finished, found: FoundConfig, words: Sequence[str], steps: int | None, machine: Machine
+    plan: Plan, files: Sequence[Mapping[str, Any]], machine: Machine, facts: Mapping[str, Any], **fields: Any
 ) -> Record:
-    """Build the record. ``words``: the command; ``steps``: the number of steps that it was to end after."""
-    rows = over_ranks(finished.rows)
-    measured = rows[len(slowest(finished.ranks, "warmup_seconds")) :]
+    """Build the record of a command that was measured or predicted.
+
+    ``files``: of the ranks. ``facts``: ``Record.command``. ``fields``: as of :func:`record_of`.
+    """
+    environment = environment_of(files, machine)
+    fields = {"fingerprint": hashed([config_hash(plan.config, plan.unknown_config), environment]), **fields}
+    command = {"words": [], "exit_code": 0, "steps": None, "disagreements": [], **facts}
+    return with_growth(record_of(plan, environment, command=command, **fields))
+
+
+def fields_of_command(
+    config: Config, ranks: Sequence[dict[str, Any]], rows: Mapping[int, Sequence[dict[str, Any]]], seconds: float
+) -> dict[str, Any]:
+    """Return :func:`fields_of_ranks` with the rows of the steps. ``rows``: rank -> its rows."""
+    steps = over_ranks(rows)
+    measured = steps[len(slowest(ranks, "warmup_seconds")) :]
     work = Work(*(_mean([row[key] for row in measured]) for key in ("samples", "tokens")))
-    fields = fields_of_ranks(found.config, finished.ranks, finished.seconds, work)
-    fields["steps"]["rows"] = for_record(rows)
-    environment = environment_of(finished.ranks, machine)
-    record = Record(
-        run_id=run_id(found.config, found.unknown),
-        source="measured",
-        status=finished.status,
-        reason=finished.reason,
-        config=found.config,
-        choices=found.choices,
-        fingerprint=hashed([config_hash(found.config, found.unknown), environment]),
-        environment=environment,
-        unknown_config=list(found.unknown),
-        command={"words": list(words), "exit_code": finished.exit_code, "steps": steps, "disagreements": []},
-        **fields,
-    )
-    return with_growth(record)
+    fields = fields_of_ranks(config, ranks, seconds, work)
+    fields["steps"]["rows"] = for_record(steps)
+    return fields
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -124,9 +123,7 @@ def measure(
         streams = ToTerminal(folder.launcher_log)
         limit = math.inf if timeout_s is None else timeout_s
         finished = supervise(Command(words, os.environ, streams, options), folder, lambda: limit)
-        record = write_record(finished, folder, words, options.steps)
-        keep_operators(folder, PROFILED_RANK)
-        return record
+        return write_record(finished, job, words, detect(), options.steps)
 
 
 def job_in(
@@ -144,27 +141,41 @@ def job_in(
     return job
 
 
-def write_record(finished: Finished, folder: RunFolder, words: Sequence[str], steps: int | None = None) -> Record:
-    """Write the record of a training that is over, which ends its run folder."""
-    found = found_config(finished.ranks, finished.rows, shlex.join(words))
-    record = command_record(finished, found, words, steps, detect())
-    keep_what_was_found(finished.ranks, folder)
-    folder.finish(record)
+def write_record(
+    finished: Finished, job: Job, words: Sequence[str], machine: Machine, steps: int | None = None
+) -> Record:
+    """Write the record of a command that is over, which ends its run folder. ``words``: the command; ``steps``: the
+    number of steps that it was to end after."""
+    found = found_config(finished.ranks, finished.rows, job.config.training.command)
+    is_composed = not job.plan.unknown_config
+    plan, disagreements = beside(job.plan, found) if is_composed else (plan_found(found), [])
+    known = {"fingerprint": fingerprint(job.plan, machine)} if is_composed else {}
+    facts = {"words": list(words), "exit_code": finished.exit_code, "steps": steps, "disagreements": disagreements}
+    fields = fields_of_command(plan.config, finished.ranks, finished.rows, finished.seconds)
+    ended = {"status": finished.status, "reason": finished.reason}
+    record = command_record(plan, finished.ranks, machine, facts, source="measured", **ended, **fields, **known)
+    keep_what_was_found(finished.ranks, job.folder)
+    job.folder.finish(record)
+    keep_operators(job.folder, PROFILED_RANK)
     return record
 
 
 def plan_of(words: Sequence[str]) -> Plan:
     """Make the plan of a command that memlab did not compose: little more than the command is known before it runs."""
-    asked = found_config([], {}, shlex.join(words))
+    return plan_found(found_config([], {}, shlex.join(words)))
+
+
+def plan_found(found: FoundConfig) -> Plan:
+    """Make the plan of a command from what is known of it."""
     return Plan(
-        run_id=run_id(asked.config, asked.unknown),
-        config=asked.config,
-        choices=asked.choices,
+        run_id=run_id(found.config, found.unknown),
+        config=found.config,
+        choices=found.choices,
         world_size=1,
         deepspeed={},
         training_args={},
         environment={},
-        unknown_config=list(asked.unknown),
+        unknown_config=list(found.unknown),
     )
 
 
@@ -210,25 +221,19 @@ def launch_command(job: Job, machine: Machine, gpus: Sequence[Gpu], control: Lau
     options = Options(steps=last, profile=profile, warmup=config.measure.warmup)
     command = Command(words, environment, ToLog(folder.launcher_log), options)
     finished = supervise(command, folder, lambda: config.measure.timeout_s, control.reason_to_end, control.stop)
-    found = found_config(finished.ranks, finished.rows, config.training.command)
-    merged, disagreements = beside(config, job.plan.choices, found)
-    record = command_record(finished, merged, words, steps, machine)
-    record.command["disagreements"] = disagreements
-    record = replace(record, run_id=job.plan.run_id, fingerprint=fingerprint(job.plan, machine))
-    keep_what_was_found(finished.ranks, folder)
-    folder.finish(record)
-    keep_operators(folder, PROFILED_RANK)
+    record = write_record(finished, job, words, machine, steps)
     if finished.survivors:
         control.stop.set()  # they may still hold memory, which would change every later measurement
     return record
 
 
-def beside(config: Config, choices: Mapping[str, str], found: FoundConfig) -> tuple[FoundConfig, list[dict[str, Any]]]:
-    """Put what was composed beside what was found. Returns the configuration of the record, and the disagreements.
+def beside(plan: Plan, found: FoundConfig) -> tuple[Plan, list[dict[str, Any]]]:
+    """Put what was composed beside what was found. Returns the plan of the record, and the disagreements.
 
     What the script used counts. A composed value counts for what memlab itself carries out, for the machine, and for a
     key that has a place in the command and was not found out: the command was given it. Every other key is unknown.
     """
+    config = plan.config
     composed, places, was_given = flat(to_dict(config)), template(config).places, given(config)
     used = dict(found.values)
     if TARGETS in was_given and composed[TARGETS] == ["all-linear"]:
@@ -244,5 +249,6 @@ def beside(config: Config, choices: Mapping[str, str], found: FoundConfig) -> tu
     passed = {key: value for key, value in composed.items() if key in places or key.startswith(reached)}
     merged = from_values({**passed, **used, **own, "measure.protocol": "cold"})
     doubtful = {key.partition(".")[0] for key in (*merged.unknown, *(each["key"] for each in disagreements))}
-    agreed = {group: option for group, option in choices.items() if group not in doubtful}
-    return replace(merged, choices={**merged.choices, **agreed}), disagreements
+    agreed = {group: option for group, option in plan.choices.items() if group not in doubtful}
+    choices = {**merged.choices, **agreed}
+    return replace(plan, config=merged.config, choices=choices, unknown_config=list(merged.unknown)), disagreements

@@ -84,7 +84,7 @@ def test_what_composed_it_is_saved_before_it_starts_and_not_earlier(job, tmp_pat
 
 def test_a_measured_record_is_of_the_slowest_rank_and_says_which_repeat(job, rank):
     ranks = [rank(0, timing={"init_s": 1.0}), rank(1, timing={"init_s": 3.0}, step_seconds=[0.9, 0.1, 0.1])]
-    record = job({"measure.repeat": 2}).measured_record(CPU, "shared", ranks, 9.0)
+    record = job({"measure.repeat": 2}).measured_record(CPU, ranks, 9.0, status="ok", isolation="shared")
     assert record.timing == {"init_s": 3.0, "total_s": 9.0}
     assert record.steps["seconds"] == [0.9, 0.4, 0.6]
     assert (record.steps["repeat"], record.isolation) == (2, "shared")
@@ -92,5 +92,5 @@ def test_a_measured_record_is_of_the_slowest_rank_and_says_which_repeat(job, ran
 
 
 def test_ranks_that_measured_nothing_make_a_record_too(job):
-    record = job().measured_record(CPU, "fresh", [], 9.0)
+    record = job().measured_record(CPU, [], 9.0, status="failed")
     assert (record.ranks, record.steps["seconds"], record.timing) == ([], [], {"total_s": 9.0})
