@@ -24,7 +24,7 @@ from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.process import Ended, Launch
 from memlab.launch.search import CONFIRMATION, next_sizes
 from memlab.launch.streams import ToLog
-from memlab.launch.sweep import Backend
+from memlab.launch.sweep import Backend, in_turn
 from memlab.launch.user_command.measure import launch_command
 from memlab.rules.unsupported import unsupported
 from memlab.runs.job import Job, SearchResult
@@ -46,8 +46,8 @@ NOT_STARTED = "stopped by a signal before it was started"
 
 
 class Measuring(Backend):
-    """The backend of a sweep that measures: launches run side by side if there are enough GPUs. ``options``: those of
-    the sweep."""
+    """The backend of a sweep that measures: launches run side by side if there are enough GPUs, commands in a launch
+    each. ``options``: those of the sweep."""
 
     how = "measured"
     confirmation = CONFIRMATION
@@ -68,9 +68,12 @@ class Measuring(Backend):
                 return found
             if reasons := self.refusals(job):
                 return job.record_without_running(self.machine, "unsupported", "; ".join(reasons))
+            begun: list[Job] = []
             try:
-                self.run([job], LaunchControl(on_wait=on_wait))
-            except KeyboardInterrupt:  # while it waited for GPUs
+                self.run([job], LaunchControl(on_wait=on_wait, on_launch=lambda jobs, gpu_ids: begun.extend(jobs)))
+            except KeyboardInterrupt:
+                if begun:
+                    raise
                 return job.record_without_running(self.machine, "interrupted", NOT_STARTED)
             return job.folder.read_record()
 
@@ -80,6 +83,8 @@ class Measuring(Backend):
             if gpus is None:
                 return 0
             control.on_launch(jobs, [gpu.id for gpu in gpus])
+            if jobs[0].is_command:
+                return in_turn(jobs, control, lambda job: launch_command(job, self.machine, gpus, control))
             return len(measure_jobs(jobs, self.machine, gpus, control))
 
     def next_sizes(self, found: SearchResult, limit: int | None) -> list[int]:
@@ -90,27 +95,12 @@ def measure_jobs(jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], con
     """Measure jobs that differ only in shape in one launch on these GPUs, one after another.
 
     Returns one record for each job that was reached, in order. If the launch ended early, the last record says why.
-    Every record is on disk as soon as its job is over. A failure of a port or of the network is retried once. Commands
-    of the user's own have a launch each, up to the first that does not end well.
+    Every record is on disk as soon as its job is over. A failure of a port or of the network is retried once.
     """
-    if jobs[0].is_command:
-        return _launch_commands(jobs, machine, gpus, control)
     records = _JobsLaunch(jobs, machine, gpus, control, tries_again=True).run()
     if _is_worth_another_try(records[-1], control):
         again = jobs[len(records) - 1 :]
         records = records[:-1] + _JobsLaunch(again, machine, gpus, control, tries_again=False).run()
-    return records
-
-
-def _launch_commands(
-    jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: LaunchControl
-) -> list[Record]:
-    records: list[Record] = []
-    for job in jobs:
-        records.append(launch_command(job, machine, gpus, control))
-        control.on_record(job, records[-1])
-        if records[-1].status != "ok":
-            break
     return records
 
 

@@ -16,7 +16,7 @@ from memlab.core.record import OUT_OF_MEMORY, Record
 from memlab.launch.orphans import exclusively
 from memlab.launch.sweep import RunningSweep
 from memlab.runs.folder import RunFolder
-from memlab.runs.job import Job, JobResult, Schedule, SearchResult, sort_out, usd_per_hour
+from memlab.runs.job import Job, JobResult, Schedule, SearchResult, usd_per_hour
 
 LIMITS = {"batch": 4096, "seq_len": 1_048_576}
 """Largest sizes that a search tries by default (``sweep.search_limit``)."""
@@ -33,7 +33,7 @@ class RunningSearch(RunningSweep):
     def run(self, jobs: Sequence[Job], seed: int = 0) -> list[JobResult]:
         self._usd_per_hour = usd_per_hour(jobs)
         self.found = {str(job.folder): SearchResult(job) for job in jobs}
-        known, to_run = sort_out(jobs, lambda job: None, self.backend.refusals)
+        known, to_run = self._sort_out(jobs, resumes=False)
         found = Schedule(known, [[job] for job in to_run])
         self.observer.began(found.launches, [])
         self._carry_out(found)
@@ -75,28 +75,20 @@ class RunningSearch(RunningSweep):
 
     def _reached(self, jobs: list[Job]) -> list[Record]:
         """Return the records of the jobs that were reached, in order. Reuses records of an earlier run."""
+        records: list[Record] = []
         with ExitStack() as locks:
             for job in jobs:
                 locks.enter_context(exclusively(job))
-            records = self._known(jobs)
+            for job in jobs:
+                if (record := self.backend.finished(job, also_implied=False)) is None:
+                    break
+                self._tell(JobResult(job, record, "done"))
+                records.append(record)
+                if record.status != "ok":
+                    return records
             left = jobs[len(records) :]
-            if left and all(record.status == "ok" for record in records):
-                reached = self.backend.run(left, self._control)
-                records += [self.results[str(job.folder)].record for job in left[:reached]]
-        return records
-
-    def _known(self, jobs: list[Job]) -> list[Record]:
-        """Return an earlier run's records of these jobs, up to a missing one or the first that did not train."""
-        records: list[Record] = []
-        for job in jobs:
-            record = self.backend.finished(job, also_implied=False)
-            if record is None:
-                break
-            self._tell(JobResult(job, record, "done"))
-            records.append(record)
-            if record.status != "ok":
-                break
-        return records
+            reached = self.backend.run(left, self._control) if left else 0
+            return records + [self.results[str(job.folder)].record for job in left[:reached]]
 
 
 def next_sizes(found: SearchResult, limit: int | None) -> Iterator[int]:

@@ -21,7 +21,7 @@ from memlab.core.record import IMPLIED, OUT_OF_MEMORY, Record
 from memlab.files.disk import is_full
 from memlab.launch.launch_control import LaunchControl
 from memlab.launch.orphans import end_orphans, locked
-from memlab.runs.job import Job, JobResult, Schedule, SearchResult, SweepObserver, sort_out, unique, usd_per_hour
+from memlab.runs.job import Job, JobResult, Schedule, SearchResult, SweepObserver, unique, usd_per_hour
 from memlab.system.machine import Machine
 
 JOBS_PER_LAUNCH = 64
@@ -42,11 +42,11 @@ def group_into_launches(jobs: Sequence[Job], isolation: str, seed: int) -> list[
     launches = []
     for groups in in_spread_orders([rounds[repeat] for repeat in sorted(rounds)], random.Random(seed)):
         ordered = [sorted(group, key=lambda job: job.size) for group in groups]
-        launches += cut(ordered)
+        launches += in_parts(ordered)
     return launches
 
 
-def cut(groups: Iterable[list[Job]]) -> list[list[Job]]:
+def in_parts(groups: Iterable[list[Job]]) -> list[list[Job]]:
     """Cut groups into launches of at most ``JOBS_PER_LAUNCH`` jobs."""
     return [group[i : i + JOBS_PER_LAUNCH] for group in groups for i in range(0, len(group), JOBS_PER_LAUNCH)]
 
@@ -117,17 +117,22 @@ class Backend:
         return group_into_launches(jobs, isolation, seed)
 
     def run(self, jobs: Sequence[Job], control: LaunchControl) -> int:
-        """Run jobs one after another, up to the first that does not end well. ``control.on_record`` gets each record.
+        """Run one launch. ``control.on_record`` gets each record. Returns the number of jobs that are over."""
+        return in_turn(jobs, control, lambda job: self.run_one(job, control))
 
-        Returns the number of jobs that are over.
-        """
-        for number, job in enumerate(jobs):
-            if (record := self.run_one(job, control)) is None:
-                return number
-            control.on_record(job, record)
-            if record.status != "ok":
-                return number + 1
-        return len(jobs)
+
+def in_turn(jobs: Sequence[Job], control: LaunchControl, run_one: Callable[[Job], Record | None]) -> int:
+    """Run jobs one after another, up to the first that does not end well or does not begin (``None``).
+
+    Returns the number of jobs that are over.
+    """
+    for number, job in enumerate(jobs):
+        if (record := run_one(job)) is None:
+            return number
+        control.on_record(job, record)
+        if record.status != "ok":
+            return number + 1
+    return len(jobs)
 
 
 class RunningSweep:
@@ -169,10 +174,21 @@ class RunningSweep:
 
     def schedule(self, jobs: Sequence[Job], seed: int = 0) -> Schedule:
         """Sort jobs into done, unsupported and launches to run. Only reads run folders; writes and starts nothing."""
-        known, to_run = sort_out(
-            unique(jobs), lambda job: self.backend.finished(job, self._prunes), self.backend.refusals
-        )
+        known, to_run = self._sort_out(unique(jobs))
         return Schedule(known, self.backend.launches(to_run, self.options.isolation, seed))
+
+    def _sort_out(self, jobs: Iterable[Job], resumes: bool = True) -> tuple[list[JobResult], list[Job]]:
+        """Return the results that are known before anything runs, and the jobs to run. ``resumes``: whether valid
+        records of an earlier run are among the results."""
+        known, to_run = [], []
+        for job in jobs:
+            if resumes and (record := self.backend.finished(job, self._prunes)):
+                known.append(JobResult(job, record, "done"))
+            elif reasons := self.backend.refusals(job):
+                known.append(JobResult(job, None, "unsupported", "; ".join(reasons)))
+            else:
+                to_run.append(job)
+        return known, to_run
 
     def _record(self, job: Job, status: str, reason: str) -> Record:
         """Return the record of a job that is not run.

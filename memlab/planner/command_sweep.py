@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isqrt
-from pathlib import Path
 from typing import Any
 
 from memlab.core.basis import Basis
@@ -32,6 +31,7 @@ from memlab.predict.time.calibrate import resolve
 from memlab.predict.trace.interpolate import CHECKED, MINIMUM_TOKENS, Interpolator
 from memlab.predict.trace.run_command import traces_in
 from memlab.predict.trace.trace_format import Trace
+from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, JobResult, SearchResult, SweepObserver
 from memlab.system.sandbox.limits import free_host_memory
 
@@ -39,14 +39,17 @@ ONE_LENGTH = MINIMUM_TOKENS
 """Tokens of all traces, for the interpolation: the size alone varies, be it a micro batch or a length."""
 
 
-def largest_interpolated(folders: Mapping[int, Path], config: Config, low: int, high: int) -> int | None:
+def largest_interpolated(
+    records: Mapping[int, Record], folder_of: Callable[[int], RunFolder], low: int, high: int
+) -> int | None:
     """Return the largest size that fits, from ``low``, which does, to below ``high``, which does not.
 
-    ``folders``: size -> run folder, of sizes that ran to their end. ``config``: what the script used. ``None`` where
-    the traces do not determine those of other sizes: every request for memory must follow one formula, which two sizes
-    give and a third confirms (trace/interpolate.py).
+    ``records``: of the sizes that were run; ``folder_of``: size -> its run folder. ``None`` where the traces do not
+    determine those of other sizes: every request for memory must follow one formula, which two sizes give and a third
+    confirms (trace/interpolate.py).
     """
-    traces = {size: traces_in(folder) for size, folder in folders.items()}
+    config = records[low].config
+    traces = {size: traces_in(folder_of(size).path) for size, record in records.items() if record.status == "ok"}
     is_shared = any(trace.beside for each in traces.values() for trace in each.values())  # bytes of one size alone
     if len(traces) < CHECKED or not all(traces.values()) or is_shared:
         return None
@@ -147,23 +150,19 @@ class CommandPredictions(Backend):
     def next_sizes(self, found: SearchResult, limit: int | None) -> list[int]:
         kind = found.job.config.sweep.search
         tried = {size: outcome_of(record) for size, record in found.tried.items()}
+        computed = partial(largest_interpolated, found.tried, lambda size: at_size(found.job, size).folder)
         step = precision(kind, found.fits)
-        size = next_size(tried, limit or LIMITS[kind], size_of(found.job.config), step, partial(_largest, found))
+        size = next_size(tried, limit or LIMITS[kind], size_of(found.job.config), step, computed)
         return [] if size is None else [size]
-
-
-def _largest(found: SearchResult, low: int, high: int) -> int | None:
-    ran = [size for size, record in found.tried.items() if record.status == "ok"]
-    folders = {size: at_size(found.job, size).folder.path for size in ran}
-    return largest_interpolated(folders, found.tried[low].config, low, high)
 
 
 LARGE_GIB = 10_000.0
 """Memory of a GPU on which anything fits, to see what a plan would need."""
 
 
-class CommandPredictor(Predictor):
-    """Predictor of commands: each size runs the script. Every prediction stays in the user's cache."""
+class CommandPredictor(Predictor, SweepObserver):
+    """Predictor of commands: each size runs the script, in a sweep that the predictor observes. Every prediction stays
+    in the user's cache."""
 
     def __init__(self, on_progress: Progress):
         super().__init__(on_progress)
@@ -182,34 +181,27 @@ class CommandPredictor(Predictor):
     def largest(self, plan_at: Callable[[int], Plan], sizes: Sequence[int], low: int, high: int) -> int | None:
         """Compute the largest size that fits, where the sizes that ran determine all others."""
         records = dict(zip(sizes, self._records([plan_at(size) for size in sizes]), strict=True))
-        folders = {size: kept_folder(plan_at(size)).path for size, record in records.items() if record.status == "ok"}
-        return largest_interpolated(folders, records[low].config, low, high)
+        return largest_interpolated(records, lambda size: kept_folder(plan_at(size)), low, high)
 
     def summaries(self, plans: Sequence[Plan]) -> list[tuple[dict[str, Any], Basis]]:
         return [(record.summary, record.basis) for record in self._records(plans)]
 
     def _records(self, plans: Sequence[Plan]) -> list[Record]:
         jobs = [Job(plan, kept_folder(plan)) for plan in plans]
-        observer = _Progress(lambda done: self._on_progress("predicting", done, len(jobs)))
-        sweep = RunningSweep(CommandPredictions(slots=self._slots), Sweep(prune=False), observer)
+        self._done, self._of = 0, len(jobs)
+        sweep = RunningSweep(CommandPredictions(slots=self._slots), Sweep(prune=False), self)
         results = {str(result.job.folder): result.record for result in sweep.run(jobs) if result.record}
         if sweep.interrupted:
             raise KeyboardInterrupt
         return [results[str(job.folder)] for job in jobs]
 
-
-class _Progress(SweepObserver):
-    def __init__(self, tell: Callable[[int], None]):
-        self._tell, self._done = tell, 0
-
     def finished(self, result: JobResult) -> None:
         self._done += 1
-        self._tell(self._done)
+        self._on_progress("predicting", self._done, self._of)
 
 
 def _on_a_large_gpu(plan: Plan) -> Plan:
-    config = plan.config
-    return replace(plan, config=replace(config, hardware=replace(config.hardware, memory_gib=LARGE_GIB)))
+    return replace(plan, config=replace(plan.config, hardware=replace(plan.config.hardware, memory_gib=LARGE_GIB)))
 
 
 def predictor_of(config: Config, on_progress: Progress) -> Predictor:

@@ -2,9 +2,10 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
@@ -62,34 +63,29 @@ class ParallelPredictor(Predictor):
 
     def _map(self, function: Callable[[Plan], Any], plans: Sequence[Plan], killed: Any) -> list[Any]:
         """Apply ``function`` to the plans on all cores and report progress. ``killed``: the result for a plan whose
-        replay gets its process killed."""
-        results = []
-        for result in self._results(function, plans, killed):
+        replay gets its process killed.
+
+        Such a process ends its pool. A new pool then replays the first plan without a result alone, which shows whether
+        this plan is the cause, and goes on with the others.
+        """
+        results: list[Any] = []
+
+        def add(result: Any) -> None:
             results.append(result)
             self._on_progress("replaying", len(results), len(plans))
-        return results
 
-    def _results(self, function: Callable[[Plan], Any], plans: Sequence[Plan], killed: Any) -> Iterator[Any]:
-        """Yield the results in the order of ``plans``. A process that is killed ends its pool. A new pool then replays
-        the first plan without a result alone, which shows whether this plan is the cause, and goes on with the
-        others."""
-        done = 0
-        while done < len(plans):
+        while len(results) < len(plans):
             try:
-                for result in self._pool.map(function, plans[done:], chunksize=2):  # neighbours share a configuration
-                    done += 1
-                    yield result
+                for result in self._pool.map(function, plans[len(results) :], chunksize=2):  # neighbours share traces
+                    add(result)
             except BrokenProcessPool:
                 self._pool = _pool()
-                yield self._alone(function, plans[done], killed)
-                done += 1
-
-    def _alone(self, function: Callable[[Plan], Any], plan: Plan, killed: Any) -> Any:
-        try:
-            return self._pool.submit(function, plan).result()
-        except BrokenProcessPool:
-            self._pool = _pool()
-            return killed
+                try:
+                    add(self._pool.submit(function, plans[len(results)]).result())
+                except BrokenProcessPool:
+                    self._pool = _pool()
+                    add(killed)
+        return results
 
 
 def _pool() -> ProcessPoolExecutor:
@@ -116,19 +112,17 @@ NO_SUMMARY: tuple[dict[str, Any], Basis] = ({}, EXACT)
 
 
 def _summary(plan: Plan) -> tuple[dict[str, Any], Basis]:
-    try:
+    with suppress(Exception):
         record = predict(plan)
-    except Exception:
-        return NO_SUMMARY
-    return record.summary, record.basis
+        return record.summary, record.basis
+    return NO_SUMMARY
 
 
 def _outlook(plan: Plan) -> tuple[dict[str, Any], Basis]:
-    try:
+    with suppress(Exception):
         calibrations, found = resolve(plan.config), traces(plan)
         verdict = estimate(plan.config, found.values(), calibrations.host).verdict
         step = predict_step_time(plan.config, found, calibrations.step)
-    except Exception:
-        return NO_SUMMARY
-    seconds = {"step_seconds_mean": step.seconds} if step else {}
-    return {"verdict": verdict, **seconds}, step.basis if step else EXACT
+        seconds = {"step_seconds_mean": step.seconds} if step else {}
+        return {"verdict": verdict, **seconds}, step.basis if step else EXACT
+    return NO_SUMMARY

@@ -10,9 +10,9 @@ from memlab.core.plan import shape_of
 from memlab.core.record import Record
 from memlab.files.disk import is_full
 from memlab.launch.launch_control import LaunchControl
-from memlab.launch.sweep import Backend, cut
+from memlab.launch.sweep import Backend, in_parts
 from memlab.predict.limits import unpredictable
-from memlab.predict.prediction import failed_record, predict_one
+from memlab.predict.prediction import SHADOW_FAILED, failed_record, predict_one
 from memlab.predict.time.calibrate import resolve
 from memlab.predict.trace.choose_traces import known_traces, make, next_tasks
 from memlab.predict.trace.store import code_digest, trace_folder
@@ -49,21 +49,19 @@ class TrainingPredictions(Backend):
 
     def launches(self, jobs: Sequence[Job], isolation: str, seed: int) -> list[list[Job]]:
         """Group the jobs that share their traces."""
-        return cut(grouped(jobs, lambda job: trace_folder(job.plan)).values())
+        return in_parts(grouped(jobs, lambda job: trace_folder(job.plan)).values())
 
     def prepare(self, launches: Sequence[Sequence[Job]], control: LaunchControl) -> None:
         """Make the traces from which the others are interpolated. If tracing cannot even begin, every job tries by
         itself, and its record has the reason."""
-        try:
-            plans = [job.plan for jobs in launches for job in jobs]
+        self._failed, plans = {}, [job.plan for jobs in launches for job in jobs]
+        with suppress(Exception):
             if tasks := next_tasks(plans):
                 traced = {(trace_folder(task.plan), task.key.micro, task.key.tokens) for task in tasks}
                 rest = {(trace_folder(plan), *shape_of(plan.config)) for plan in plans} - traced
                 others = "; the others are computed from them" if rest else ""
                 control.on_wait(f"tracing {len(traced)} point{'s' * (len(traced) != 1)}{others}")
             self._failed = make(tasks)
-        except Exception:
-            self._failed = {}
 
     def run_alone(self, job: Job, on_wait: Callable[[str], None]) -> Record:
         return self.finished(job) or predict_one(job)
@@ -76,7 +74,7 @@ class TrainingPredictions(Backend):
         try:
             reason = self._failed.get(trace_folder(job.plan))
             if reason is not None and known_traces(job.plan) is None:
-                return failed_record(job, f"the shadow run failed: {reason}")
+                return failed_record(job, SHADOW_FAILED + reason)
             return predict_one(job)
         except Exception as error:
             if is_full(error):

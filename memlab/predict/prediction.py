@@ -1,7 +1,7 @@
 """Prediction of a plan as the record of a run: its traces, replayed through the allocator of the hardware entry."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -25,10 +25,15 @@ from memlab.system.machine import Machine
 NOWHERE = Machine()
 """Empty machine: a prediction depends on the hardware entry alone, not on the machine that computes it."""
 
+SHADOW_FAILED = "the shadow run failed: "
+
 
 def predict_one(job: Job) -> Record:
     """Predict one job and write its record."""
-    return _keep(job, lambda: predict(job.plan))
+    job.start(command=[])
+    record = predict(job.plan)
+    job.folder.finish(record)
+    return record
 
 
 def failed_record(job: Job, reason: str) -> Record:
@@ -36,17 +41,11 @@ def failed_record(job: Job, reason: str) -> Record:
     full disk."""
     record = _record(job.plan, status="failed", reason=reason)
     try:
-        _keep(job, lambda: record)
+        job.start(command=[])
+        job.folder.finish(record)
     except Exception as error:  # writing may be what failed
         if is_full(error):
             raise
-    return record
-
-
-def _keep(job: Job, make: Callable[[], Record]) -> Record:
-    job.start(command=[])
-    record = make()
-    job.folder.finish(record)
     return record
 
 
@@ -69,7 +68,7 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
     try:
         traces = traces_in_launch(plans)
     except ShadowError as error:
-        return [_failed(plan, str(error)) for plan in plans]
+        return [_record(plan, status="failed", reason=f"{SHADOW_FAILED}{error}") for plan in plans]
     took = {"trace_s": time.perf_counter() - began}  # trace_s and total_s are of the whole launch
     results = rank_results([plan.config for plan in plans], traces, calibrations.host)
     took["total_s"] = time.perf_counter() - began
@@ -142,10 +141,6 @@ def _fit_probability(config: Config, ranks: Sequence[Mapping[str, Any]]) -> dict
         "fit_probability_same_gpu": same_gpu,
         "fit_probability_same_kind": same_kind,
     }
-
-
-def _failed(plan: Plan, reason: str) -> Record:
-    return _record(plan, status="failed", reason=f"the shadow run failed: {reason}")
 
 
 def _record(plan: Plan, **outcome) -> Record:

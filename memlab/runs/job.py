@@ -118,11 +118,10 @@ class Job:
 
     def measured_record(self, machine: Machine, ranks: Sequence[dict[str, Any]], total_s: float, **fields) -> Record:
         """Build the record from the results of the ranks. ``total_s``: wall-clock time of this job, in seconds."""
-        measure = self.config.measure
         runtime: dict[str, Any] = next((rank["runtime"] for rank in ranks if rank["runtime"]), {})
         own = [{**rank, "attached": None} for rank in ranks]  # facts about the script, which the plan holds
         fields |= fields_of_ranks(self.config, own, total_s)
-        fields["steps"] |= {"warmup": measure.warmup, "measured": measure.steps}
+        fields["steps"] |= {"warmup": self.config.measure.warmup, "measured": self.config.measure.steps}
         return record_of_plan(self.plan, machine, runtime, source="measured", **fields)
 
 
@@ -217,24 +216,6 @@ class Schedule:
 
     def __add__(self, other: "Schedule") -> "Schedule":
         return Schedule(self.known + other.known, self.launches + other.launches)
-
-
-def sort_out(
-    jobs: Iterable[Job], finished: Callable[[Job], Record | None], refusals: Callable[[Job], Sequence[str]]
-) -> tuple[list[JobResult], list[Job]]:
-    """Return the results that are known before anything runs, and the jobs to run.
-
-    ``finished`` returns the record of an earlier run that is still valid, ``refusals`` why a job cannot run.
-    """
-    known, to_run = [], []
-    for job in jobs:
-        if record := finished(job):
-            known.append(JobResult(job, record, "done"))
-        elif reasons := refusals(job):
-            known.append(JobResult(job, None, "unsupported", "; ".join(reasons)))
-        else:
-            to_run.append(job)
-    return known, to_run
 
 
 @dataclass

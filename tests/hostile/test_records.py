@@ -18,7 +18,6 @@ from memlab.launch.user_command.supervise import Finished
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 from memlab.runs.step_rows import read_command
-from memlab.system.machine import Machine
 
 MUTATIONS = int(os.environ.get("MEMLAB_MUTATIONS", 30))
 FIRST_SEED = int(os.environ.get("MEMLAB_FIRST_SEED", 0))
@@ -97,7 +96,7 @@ def test_a_mutated_command_harms_nothing(tmp_path, capsys, seed):
     folder = RunFolder(bad)
     ranks, rows = read_command(folder)
     words = ["python", "train.py"]
-    write_record(Finished(1.0, 0, "ok", None, ranks, rows), Job(plan_of(words), folder), words, Machine())
+    write_record(Finished(1.0, 0, "ok", None, ranks, rows), Job(plan_of(words), folder), words)
 
 
 def ended(words: list[str], capsys: pytest.CaptureFixture, told: str) -> int:

@@ -16,7 +16,6 @@ from memlab.launch.user_command.measure import job_in, plan_of, write_record
 from memlab.launch.user_command.supervise import read_finished
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
-from memlab.system.machine import detect
 
 WAIT_S = 60
 """Seconds that rank 0 waits for the files of the other ranks."""
@@ -65,7 +64,7 @@ def _end(file: Any, run: RunFolder, error: BaseException | None, began: float) -
             _wait_for_ranks(run)
             ended = Ended("exited", int(error is not None), time.perf_counter() - began)
             finished = read_finished(run, ended, host_ooms=0, has_loaded=True)
-            write_record(finished, Job(plan_of(sys.orig_argv), run), sys.orig_argv, detect())
+            write_record(finished, Job(plan_of(sys.orig_argv), run), sys.orig_argv)
             install.remove(run.path)
     except Exception as failure:
         print(f"memlab: {run} has no record of this training: {failure!r}", file=sys.stderr)

@@ -123,7 +123,7 @@ def measure(
         streams = ToTerminal(folder.launcher_log)
         limit = math.inf if timeout_s is None else timeout_s
         finished = supervise(Command(words, os.environ, streams, options), folder, lambda: limit)
-        return write_record(finished, job, words, detect(), options.steps)
+        return write_record(finished, job, words, options.steps)
 
 
 def job_in(
@@ -142,10 +142,11 @@ def job_in(
 
 
 def write_record(
-    finished: Finished, job: Job, words: Sequence[str], machine: Machine, steps: int | None = None
+    finished: Finished, job: Job, words: Sequence[str], steps: int | None = None, machine: Machine | None = None
 ) -> Record:
     """Write the record of a command that is over, which ends its run folder. ``words``: the command; ``steps``: the
-    number of steps that it was to end after."""
+    number of steps that it was to end after; ``machine``: by default this one."""
+    machine = machine or detect()
     found = found_config(finished.ranks, finished.rows, job.config.training.command)
     is_composed = not job.plan.unknown_config
     plan, disagreements = beside(job.plan, found) if is_composed else (plan_found(found), [])
@@ -221,7 +222,7 @@ def launch_command(job: Job, machine: Machine, gpus: Sequence[Gpu], control: Lau
     options = Options(steps=last, profile=profile, warmup=config.measure.warmup)
     command = Command(words, environment, ToLog(folder.launcher_log), options)
     finished = supervise(command, folder, lambda: config.measure.timeout_s, control.reason_to_end, control.stop)
-    record = write_record(finished, job, words, machine, steps)
+    record = write_record(finished, job, words, steps, machine)
     if finished.survivors:
         control.stop.set()  # they may still hold memory, which would change every later measurement
     return record
