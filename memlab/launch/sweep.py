@@ -207,7 +207,8 @@ class RunningSweep:
         return job.new_record(self.backend.machine, status, reason)
 
     def _run_all(self, launches: list[list[Job]]) -> None:
-        self.backend.prepare(launches, self._control)
+        if not self._control.must_end():
+            self.backend.prepare(launches, self._control)
         if not self.backend.at_once:
             for group in launches:
                 self._run_or_fail(group)

@@ -156,10 +156,6 @@ class CommandPredictions(Backend):
         return [] if size is None else [size]
 
 
-LARGE_GIB = 10_000.0
-"""Memory of a GPU on which anything fits, to see what a plan would need."""
-
-
 class CommandPredictor(Predictor, SweepObserver):
     """Predictor of commands: each size runs the script, in a sweep that the predictor observes. Every prediction stays
     in the user's cache."""
@@ -169,13 +165,12 @@ class CommandPredictor(Predictor, SweepObserver):
         self._slots = ShadowSlots()
 
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Outcome]:
-        found = [outcome_of(record) for record in self._records(plans)]
-        if limited:
-            return found
-        tight = [number for number, outcome in enumerate(found) if not isinstance(outcome, str) and not fits(outcome)]
-        needs = self._records([_on_a_large_gpu(plans[number]) for number in tight])
-        for number, record in zip(tight, needs, strict=True):
-            found[number] = outcome_of(record)
+        records = self._records(plans)
+        found = [outcome_of(record) for record in records]
+        for number, outcome in enumerate(found) if not limited else ():
+            if not isinstance(outcome, str) and not fits(outcome):  # what it needs is in its traces
+                config, traces = records[number].config, traces_in(kept_folder(plans[number]).path).values()
+                found[number] = estimate(config, traces, resolve(config).host, limited=False)
         return found
 
     def largest(self, plan_at: Callable[[int], Plan], sizes: Sequence[int], low: int, high: int) -> int | None:
@@ -198,10 +193,6 @@ class CommandPredictor(Predictor, SweepObserver):
     def finished(self, result: JobResult) -> None:
         self._done += 1
         self._on_progress("predicting", self._done, self._of)
-
-
-def _on_a_large_gpu(plan: Plan) -> Plan:
-    return replace(plan, config=replace(plan.config, hardware=replace(plan.config.hardware, memory_gib=LARGE_GIB)))
 
 
 def predictor_of(config: Config, on_progress: Progress) -> Predictor:

@@ -133,6 +133,16 @@ def test_the_sweeps_of_a_plan_share_what_they_know_of_the_memory_of_a_prediction
     assert predictor._slots._ended == 2
 
 
+def test_what_a_command_needs_that_does_not_fit_is_in_its_traces(point, shadow, tmp_path, monkeypatch):
+    """It is not run again on a larger GPU, whose size would be told as that of the real one."""
+    monkeypatch.setattr(command_sweep, "traces_in", lambda folder: {0: folder})
+    monkeypatch.setattr(command_sweep, "estimate", lambda config, traces, calibration, limited: (*traces, limited))
+    plans = [job.plan for job in jobs_of([point(1), point(16)], tmp_path)]
+    small, large = CommandPredictor(lambda *told: None).estimates(plans, limited=False)
+    assert small.verdict == "fits" and large == (command_point.kept_folder(plans[1]).path, False)
+    assert sorted(shadow) == [1, 16]
+
+
 def test_repeats_of_a_prediction_are_copies(point, shadow, tmp_path):
     repeats = [point(1, **{"measure.repeat": number}) for number in (1, 2, 3)]
     assert len(sweep(repeats, tmp_path / "runs")) == 3 and shadow == [1]

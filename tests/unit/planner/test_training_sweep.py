@@ -35,8 +35,8 @@ def traced(monkeypatch):
     return asked
 
 
-def running(force: bool = False, observer: SweepObserver | None = None) -> RunningSweep:
-    return RunningSweep(sweep.TrainingPredictions(force), Sweep(), observer or SweepObserver())
+def running(force: bool = False, observer: SweepObserver | None = None, **options) -> RunningSweep:
+    return RunningSweep(sweep.TrainingPredictions(force), Sweep(**options), observer or SweepObserver())
 
 
 def predicted(jobs, **options):
@@ -160,3 +160,23 @@ def test_where_tracing_cannot_begin_every_point_says_why(job, monkeypatch):
     results = predicted([job(2, tokens) for tokens in (10, 20)])
     assert [result.record.status for result in results] == ["failed", "failed"]
     assert all("Too many open files" in result.record.reason for result in results)
+
+
+def test_a_signal_ends_the_sweep_and_what_is_done_stays(job, traced, monkeypatch):
+    def record(plan):
+        if plan.config.seq_len.tokens == 20:
+            raise KeyboardInterrupt
+        return predict._record(plan, status="ok", steps={})
+
+    monkeypatch.setattr(predict, "predict", record)
+    interrupted = running()
+    results = interrupted.run([job(2, tokens) for tokens in (10, 20, 30)])
+    assert interrupted.interrupted and [result.how for result in results] == ["predicted", "not reached", "not reached"]
+    assert results[0].job.folder.read_record().status == "ok"
+
+
+def test_a_limit_of_time_holds_for_predictions_too_and_an_out_of_memory_implies_nothing(job, traced, monkeypatch):
+    monkeypatch.setattr(predict, "predict", lambda plan: predict._record(plan, status="gpu_oom", steps={}))
+    jobs = [job(2, tokens) for tokens in (10, 20)]
+    assert [result.how for result in predicted(jobs, max_hours=0.0)] == ["not reached"] * 2
+    assert [result.how for result in predicted(jobs)] == ["predicted"] * 2
