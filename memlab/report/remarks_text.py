@@ -238,14 +238,14 @@ _TOKENS = ("input_ids", "attention_mask")
 
 def read_ahead_sentences(record: Record) -> list[str]:
     """Write which batches were looked at, which of them ran, and what was not looked at."""
-    if "epochs" not in (record.command or {}):
+    command = record.command or {}
+    if "epochs" not in command:
         return []
-    early = record.command.get("ended_early")
-    steps = early["steps"] if early else None
-    sentences = [sentence for epoch in over_ranks(record.command["epochs"]) for sentence in _of_epoch(epoch, steps)]
+    steps = command["ended_early"]["steps"] if "ended_early" in command else None
+    sentences = [sentence for epoch in over_ranks(command["epochs"]) for sentence in _of_epoch(epoch, steps)]
     facts = [rank["attached"] or {} for rank in record.ranks]
     lasts = record.summary.get("verdict") in (FITS, EDGE)  # else memory ends before
-    if lasts and record.command["steps"] is None and any(each.get("ended") == "stopped" for each in facts):
+    if lasts and command["steps"] is None and any(each.get("ended") == "stopped" for each in facts):
         steps = max(each.get("steps", 0) for each in facts)
         sentences.append(
             f"The training goes on after {steps} steps and was stopped there: what follows it (a last evaluation, a "

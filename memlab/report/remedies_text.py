@@ -149,9 +149,9 @@ def _where(kind: Row, least: float) -> str:
 def _costs(needs: Needs, base: Needs) -> Iterator[str]:
     """Write the step time and the memory of the host, where the change takes more of them. Times that are only lower
     bounds are not compared."""
-    known = needs.step and base.step and comparable(needs.step.basis, base.step.basis)
-    if known and needs.step.seconds > base.step.seconds * (1 + NOTABLE):
-        yield f"{_of_step(needs.step)} instead of {units.seconds(base.step.seconds)}"
+    after, before = needs.step, base.step
+    if after and before and comparable(after.basis, before.basis) and after.seconds > before.seconds * (1 + NOTABLE):
+        yield f"{_of_step(after)} instead of {units.seconds(before.seconds)}"
     if needs.host - base.host > NOTABLE * base.used:
         yield f"{units.size(needs.host - base.host)} more of host memory for each rank"
 

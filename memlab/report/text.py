@@ -226,7 +226,7 @@ def _column_widths(
         room -= more
     for _ in range(-room):
         cut = [name for name in texts[1:] if widths[name] > FLOOR] or texts
-        widest = max(cut, key=widths.get)
+        widest = max(cut, key=widths.__getitem__)
         widths[widest] = max(1, widths[widest] - 1)
     return widths
 

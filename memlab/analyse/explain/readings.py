@@ -7,7 +7,6 @@ are fitted to them.
 
 import csv
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 from memlab.analyse.explain.outside import handles_made
@@ -28,7 +27,7 @@ def main() -> None:
             made = handles_made(snapshot.entries)
             _, driver = read_marks(folder.memory_marks(rank))
             readings = driver.on(snapshot.device).readings
-            for last, now in pairwise([None, *readings]):
+            for last, now in zip([None, *readings], readings, strict=False):
                 handle = last is not None and any(last.until_us <= time <= now.time_us for time in made)
                 what = (now.phase, now.module, now.call or "", int(handle))
                 out.writerow((folder.path.name, rank, len(ranks), *what, now.outside))

@@ -26,10 +26,9 @@ def reserved_against_allocated(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     against, gap = panels[0]
     highest = 0.0
     for label, members in sheet.configurations.items():
+        sizes = ((tokens_of(run), peak(run, held), _memory(run)) for run in members if run.fits_and_lasts)
         points = sorted(
-            (tokens_of(run), peak(run, held) / GIB, peak(run, "peak_reserved_bytes") / GIB)
-            for run in members
-            if run.fits_and_lasts and peak(run, held) is not None and peak(run, "peak_reserved_bytes") is not None
+            (tokens, size / GIB, reserved) for tokens, size, reserved in sizes if size is not None and reserved
         )
         if not points:
             continue
@@ -270,9 +269,9 @@ def _curve(run: RunView) -> Mapping[str, Any] | None:
     except RecordError:
         return None
     for rank in sorted(ranks, key=lambda rank: rank.get("peak_reserved_bytes") or 0, reverse=True):
-        curve = rank.get("curve") or {}
-        lines = [curve.get(key) for key in ("event", "allocated_bytes", "reserved_bytes")]
-        if all(isinstance(line, list) and line and len(line) == len(lines[0]) for line in lines):
+        curve = rank["curve"]
+        lengths = {len(curve[key]) for key in ("event", "allocated_bytes", "reserved_bytes")} if curve else {0}
+        if len(lengths) == 1 and 0 not in lengths:
             return curve
     return None
 

@@ -212,11 +212,11 @@ def from_zero(panels: Iterable[Any], memory_gib: float | None = None) -> None:
     """
     panels = list(panels)
     top = max((axes.dataLim.y1 for axes in panels if axes.has_data()), default=1.0) or 1.0
-    near = memory_gib is not None and 0.6 * memory_gib < top <= 1.2 * memory_gib
+    line = memory_gib if memory_gib is not None and 0.6 * memory_gib < top <= 1.2 * memory_gib else 0
     for axes in panels:
-        if near:
-            axes.axhline(memory_gib, color=OOM_COLOR, linewidth=0.9, linestyle=(0, (6, 3)), label="memory of one GPU")
-        axes.set_ylim(0, 1.06 * max(top, memory_gib if near else 0))
+        if line:
+            axes.axhline(line, color=OOM_COLOR, linewidth=0.9, linestyle=(0, (6, 3)), label="memory of one GPU")
+        axes.set_ylim(0, 1.06 * max(top, line))
 
 
 def marker_size(points: Sequence[Any]) -> float:
