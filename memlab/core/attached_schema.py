@@ -50,6 +50,7 @@ class FoundKeeper(TypedDict):
     bound: Count | None
     full_at_step: Count | None
     keeps_graph: bool
+    is_scalar: bool
     is_emptied: bool
 
 

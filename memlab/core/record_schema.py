@@ -125,7 +125,7 @@ class Told(TypedDict):
 class Effects(TypedDict):
     """What a predicted command would have done to the machine and to others (memlab/system/sandbox)."""
 
-    protection: Annotated[str, Limits(choices=("namespaces", "landlock", "unprotected", "interception"))]  # last: older
+    protection: Annotated[str, Limits(choices=("namespaces", "landlock", "unprotected"))]
     network: bool  # whether it was open
     written: list[Files]
     deleted: list[Files]
@@ -133,19 +133,14 @@ class Effects(TypedDict):
     answered: list[Told]  # uploads
 
 
-class _Keeper(TypedDict):
+class Keeper(TypedDict):
     """The variable that keeps tensors of each step. ``bound``: how many it can keep; ``None``: without a bound."""
 
     name: str  # losses, Trainer.history
     where: str | None  # line of the script that puts them there
     bound: Count | None
     keeps_graph: bool  # whether a tensor is kept together with what its backward needs
-
-
-class Keeper(_Keeper, total=False):
-    """``is_scalar``: whether each tensor has one element; older records do not tell."""
-
-    is_scalar: bool
+    is_scalar: bool  # whether each tensor has one element
 
 
 class GrowthOfRun(TypedDict):

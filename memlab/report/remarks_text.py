@@ -172,13 +172,9 @@ def _convolutions(record: Record) -> Iterator[str]:
         more = units.about(workspaces[1] - workspaces[0])
         yield f"cuDNN takes up to {more} GiB more for convolutions where that memory is free, and gives it back."
     models = [model for rank in record.ranks for model in (rank.get("attached") or {}).get("models") or ()]
-    if record.source == MEASURED and any(map(_convolves, models)):
+    convolve = (2 * model.get("convolution_parameters", 0) > model["parameters"] for model in models)
+    if record.source == MEASURED and any(convolve):
         yield "The peak includes memory that cuDNN took for convolutions because it was free: the run may need less."
-
-
-def _convolves(model: Mapping[str, Any]) -> bool:
-    """Whether most parameters of a model are filters of convolutions."""
-    return 2 * model.get("convolution_parameters", 0) > model["parameters"]
 
 
 def _gpu(record: Record) -> Iterator[str]:

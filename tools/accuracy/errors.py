@@ -4,11 +4,11 @@ An error is ``predicted / measured - 1`` of the highest rank; it is negative whe
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from statistics import median
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.plan import engine_key
@@ -37,14 +37,25 @@ MARGIN = 0.02
 
 DIGITS = 6
 
-Point = TypeVar("Point")
+
+@dataclass(frozen=True)
+class Compared:
+    """A measurement beside its prediction. ``errors``: ``predicted / measured - 1``; empty unless both ended as ok.
+    ``versions``: of the libraries that measured."""
+
+    sweep: str
+    measured: str  # status
+    predicted: str
+    verdict: str
+    measured_bytes: dict[str, int]
+    errors: dict[str, float]
+    versions: dict[str, str]
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judged(Compared):
     """One measured point beside its prediction."""
 
-    sweep: str
     run_id: str
     engine: str  # engine key: the same for all points that differ only in shape
     choices: dict[str, str]
@@ -52,26 +63,7 @@ class Judged:
     isolation: str
     micro: int
     tokens: int
-    measured: str  # status
-    predicted: str
-    verdict: str
-    measured_bytes: dict[str, int]
-    errors: dict[str, float]
     reserved_range: tuple[float, float] | None  # errors of the lowest and highest predicted reserved memory
-    versions: dict[str, str]
-
-
-class Compared(Protocol):
-    """A measurement beside its prediction: the fields that the statistics below read."""
-
-    @property
-    def measured(self) -> str: ...
-    @property
-    def predicted(self) -> str: ...
-    @property
-    def verdict(self) -> str: ...
-    @property
-    def errors(self) -> Mapping[str, float]: ...
 
 
 def judge(sweep: str, measured: Record, predicted: Record) -> Judged:
@@ -93,8 +85,13 @@ def judge(sweep: str, measured: Record, predicted: Record) -> Judged:
         measured_bytes={name: nbytes for name, nbytes in quantities(measured).items() if nbytes},
         errors=errors_between(quantities(measured), quantities(predicted)) if both_ran else {},
         reserved_range=_errors_of_range(measured, predicted) if both_ran else None,
-        versions={name: measured.environment.get(name) or "" for name in ("torch", "deepspeed", "transformers")},
+        versions=versions_of(measured),
     )
+
+
+def versions_of(record: Record) -> dict[str, str]:
+    """Return the versions of the libraries that decide the memory of a run; empty text for one that is not there."""
+    return {name: record.environment.get(name) or "" for name in ("torch", "deepspeed", "transformers")}
 
 
 def errors_between(measured: Mapping[str, int | None], predicted: Mapping[str, int | None]) -> dict[str, float]:
@@ -184,14 +181,6 @@ def verdicts_of(points: Sequence[Compared]) -> Verdicts:
         out_of_memory=sum(point.measured == "gpu_oom" for point in points),
         edge=sum(point.verdict == "edge" for point in points),
     )
-
-
-def by(points: Sequence[Point], key: Callable[[Point], Any]) -> dict[Any, list[Point]]:
-    """Group the points by ``key``."""
-    found: dict[Any, list[Point]] = {}
-    for point in points:
-        found.setdefault(key(point), []).append(point)
-    return found
 
 
 def cell(point: Judged) -> tuple[str, ...]:

@@ -141,7 +141,7 @@ def explain_history(
         ran_out = found[failed]
         tree = used(ran_out, device.outside(ran_out.event), device.driver(ran_out.event))
         oom = failed_replay(trace, reserved, ran_out, tree, again)
-    phases = tuple(PhaseRun.of(run, found) for run in runs)
+    phases = tuple(PhaseRun(run.part, run.times, *(found[event] for event in run.events)) for run in runs)
     most_reserved = found[most], _position(trace, most)
     at = _position(trace, peak)
     return Explained(source, history, device, found[peak], at, phases, oom, most_reserved=most_reserved)

@@ -1,7 +1,7 @@
 """Phases of a rank: what is there when a phase begins, at its own peak and at its end."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
@@ -44,11 +44,6 @@ class PhaseRun:
     start: Moment
     peak: Moment
     end: Moment
-
-    @classmethod
-    def of(cls, chosen: Chosen, moments: Mapping[int, Moment]) -> "PhaseRun":
-        """Return a run with its ``moments``, which are looked up by event."""
-        return cls(chosen.part, chosen.times, *(moments[event] for event in chosen.events))
 
 
 class Change(NamedTuple):
