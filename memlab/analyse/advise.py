@@ -124,9 +124,7 @@ def advise(runs: Sequence[RunView], wanted: Training) -> Advice:
 
 
 def _rank(projection: Projection) -> tuple[bool, float]:
-    if comparable(projection.basis):
-        return False, projection.seconds
-    return True, -(projection.headroom_bytes or 0)
+    return (False, projection.seconds) if comparable(projection.basis) else (True, -(projection.headroom_bytes or 0))
 
 
 def _completed(training: Training, runs: Sequence[RunView]) -> WholeTraining:

@@ -101,17 +101,17 @@ class Effects:
     @cached_property
     def ranges(self) -> list[EffectRange]:
         """Ranges of every quantity for every two options, in the order of the pairs."""
-        shares: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-        within_noise: dict[tuple[str, str, str], list[bool | None]] = defaultdict(list)
+        found: dict[tuple[str, str, str], list[tuple[float, bool | None]]] = defaultdict(list)
         for pair in self.pairs:
             for key, difference in pair.differences.items():
                 if difference.relative is not None:
-                    shares[pair.base, pair.other, key].append(difference.relative)
-                    within_noise[pair.base, pair.other, key].append(difference.within_noise)
-        return [
-            EffectRange(*names, min(each), median(each), max(each), len(each), noise.count(True), noise.count(None))
-            for (names, each), noise in zip(shares.items(), within_noise.values(), strict=True)
-        ]
+                    found[pair.base, pair.other, key].append((difference.relative, difference.within_noise))
+        ranges = []
+        for names, each in found.items():
+            shares, noise = zip(*each, strict=True)
+            counts = len(shares), noise.count(True), noise.count(None)
+            ranges.append(EffectRange(*names, min(shares), median(shares), max(shares), *counts))
+        return ranges
 
 
 QuantitiesOf = Callable[[RunView], Mapping[str, Quantity]]

@@ -35,12 +35,10 @@ NOTABLE = 0.05
 TRACED = ("torch", "deepspeed", "transformers")
 """Libraries whose versions decide the predicted memory."""
 
-AGAIN = "Run the same command again."
-
 WHAT_TO_DO = {
     "host_oom": "Offload less, or take a machine with more memory.",
     "timeout": "If no rank hung, raise the time limit.",
-    **dict.fromkeys(WITHOUT_RESULT, AGAIN),
+    **dict.fromkeys(WITHOUT_RESULT, "Run the same command again."),
 }
 """Status of a run without a result -> what the user can do."""
 

@@ -20,6 +20,7 @@ from tools.accuracy.errors import (
     errors_of,
     verdicts_of,
 )
+from tools.accuracy.sources import SOURCES
 
 NAMES = {
     "allocated": "peak allocated",
@@ -57,7 +58,6 @@ def document(
     points: Sequence[Judged],
     commands: Sequence[JudgedCommand],
     predictor: dict[str, str],
-    sources: Sequence[tuple[str, str, str]],
     refused: Sequence[tuple[str, str]],
     imported: Sequence[Judged],
     kinds: Mapping[str, Mapping[str, int]],
@@ -65,10 +65,10 @@ def document(
 ) -> str:
     """Write the whole page as Markdown.
 
-    ``commands``: training commands, in a section of their own. ``predictor``: package -> version. ``sources``: a
-    quantity that a trace cannot see, its value, and the source of the value. ``refused``: runs that could not be
-    predicted, with the reason. ``imported``: points of imported tables, in a section of their own. ``kinds``: GPU ->
-    kind of configuration -> number of measured engine configurations. ``note``: a remark on the sweeps.
+    ``commands``: training commands, in a section of their own. ``predictor``: package -> version. ``refused``: runs
+    that could not be predicted, with the reason. ``imported``: points of imported tables, in a section of their own.
+    ``kinds``: GPU -> kind of configuration -> number of measured engine configurations. ``note``: a remark on the
+    sweeps.
     """
     return "\n".join(
         [
@@ -77,7 +77,9 @@ def document(
             *(_own_training(points, refused, kinds) if points else []),
             *(_commands(commands) if commands else []),
             *([*_by_sweep(points, note), *_by_family(points)] if points else []),
-            _sources(sources),
+            "## Sources of the numbers\n",
+            WITHOUT_CALIBRATION,
+            _markdown(("value that a trace lacks", "value", "source"), SOURCES),
             *(_imported(imported) if imported else []),
         ]
     )
@@ -245,11 +247,6 @@ def _by_axis(points: Sequence[Judged], quantity: str) -> list[tuple[str, Errors 
         if len(options) > 1:
             rows += [(f"{axis}: {option}", errors_of(some, quantity)) for option, some in sorted(options.items())]
     return rows
-
-
-def _sources(sources: Sequence[tuple[str, str, str]]) -> str:
-    table = _markdown(("value that a trace lacks", "value", "source"), sources)
-    return f"## Sources of the numbers\n\n{WITHOUT_CALIBRATION}\n{table}"
 
 
 def _imported(points: Sequence[Judged]) -> list[str]:

@@ -14,12 +14,10 @@ from memlab.analyse.explain.recorded_ranks import read_marks
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.runs.folder import RunFolder
 
-COLUMNS = ("run", "rank", "ranks", "phase", "module", "call", "handle", "outside_bytes")
-
 
 def main() -> None:
     out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(COLUMNS)
+    out.writerow(("run", "rank", "ranks", "phase", "module", "call", "handle", "outside_bytes"))
     for folder in map(RunFolder, map(Path, sys.argv[1:])):
         ranks = folder.ranks_with_history()
         for rank in ranks:

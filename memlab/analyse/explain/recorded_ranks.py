@@ -182,16 +182,14 @@ class RecordedRanks:
     def explain(self, rank: int) -> Explained:
         """Explain a rank. Raises :class:`RecordError` if it left nothing, or its files are not usable."""
         folder = self._folder
-        recorded = kept = None
+        found = None
         if rank in self._with_history:
-            recorded = self._explain_files(rank, folder.snapshot_file(rank), folder.memory_marks(rank))
+            found = self._explain_files(rank, folder.snapshot_file(rank), folder.memory_marks(rank))
         if rank in self._out_of_memory:
             kept = self._explain_kept(rank)
-        found = recorded or kept
+            found = replace(found, oom=kept.oom) if found else kept  # it came after the history
         if found is None:
             raise RecordError(NO_HISTORY)
-        if recorded and kept:
-            found = replace(recorded, oom=kept.oom)  # which came later
         result = self._results.get(rank)
         if found.oom is None or result is None:
             return found

@@ -43,10 +43,8 @@ FAILED = 125
 NOT_FOUND = 127
 """Exit code if the program does not exist, as of a shell."""
 
-SPECIAL = ("/proc", "/sys", "/dev")
 SETTINGS = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 """Entries of /proc by which root changes the whole machine; Docker's default makes the same ones read-only."""
-MOST_USER_NAMESPACES = "sys/user/max_user_namespaces"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "pts")
 LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 
@@ -231,7 +229,7 @@ class View:
     def _show(self, folder: Path) -> None:
         inside = self._inside(folder)
         inside.mkdir(exist_ok=True)
-        if str(folder) in SPECIAL:
+        if str(folder) in ("/proc", "/sys", "/dev"):
             return
         try:
             if any(folder in mount.parents for mount in self._mounts):
@@ -274,7 +272,8 @@ class View:
     def _make_special(self) -> None:
         processes = self._root / "proc"
         _mount("proc", processes, 0, "proc")
-        (processes / MOST_USER_NAMESPACES).write_text("0")  # of this namespace: inside another, everybody may mount
+        most = processes / "sys/user/max_user_namespaces"
+        most.write_text("0")  # of this namespace: inside another, everybody may mount
         for each in filter(Path.exists, (processes / name for name in SETTINGS)):
             _mount(each, each, BIND | RECURSIVE)
             _make_read_only(each)
