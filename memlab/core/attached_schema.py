@@ -42,15 +42,20 @@ class _PeakBytes(Place):
     bytes: Bytes
 
 
-class FoundKeeper(TypedDict):
-    """The variable that keeps more with each step."""
+class Keeper(TypedDict):
+    """The variable that keeps tensors of each step. ``bound``: how many it can keep; ``None``: without a bound."""
 
-    name: str
-    where: str | None
+    name: str  # losses, Trainer.history
+    where: str | None  # line of the script that puts them there
     bound: Count | None
+    keeps_graph: bool  # whether a tensor is kept together with what its backward needs
+    is_scalar: bool  # whether each tensor has one element
+
+
+class FoundKeeper(Keeper):
+    """A keeper as a rank found it."""
+
     full_at_step: Count | None
-    keeps_graph: bool
-    is_scalar: bool
     is_emptied: bool
 
 

@@ -6,7 +6,7 @@ types and checks nothing again, except for keys that are optional or may be ``No
 
 from typing import Annotated, Any, TypedDict
 
-from memlab.core.attached_schema import ChoiceRange, Epoch, StepRow
+from memlab.core.attached_schema import ChoiceRange, Epoch, Keeper, Place, StepRow
 from memlab.core.schema import Limits
 from memlab.core.value_types import Bytes, Count, Dollars, Figure, Index, Name, Positive, Seconds
 
@@ -133,16 +133,6 @@ class Effects(TypedDict):
     answered: list[Told]  # uploads
 
 
-class Keeper(TypedDict):
-    """The variable that keeps tensors of each step. ``bound``: how many it can keep; ``None``: without a bound."""
-
-    name: str  # losses, Trainer.history
-    where: str | None  # line of the script that puts them there
-    bound: Count | None
-    keeps_graph: bool  # whether a tensor is kept together with what its backward needs
-    is_scalar: bool  # whether each tensor has one element
-
-
 class GrowthOfRun(TypedDict):
     """Memory that grows from step to step, on the rank on which it ends first.
 
@@ -203,14 +193,11 @@ class HostProbe(TypedDict):
     copied_bytes_per_second: Positive
 
 
-class Oom(TypedDict, total=False):
-    """An out-of-memory: where it occurred, and the requested bytes."""
+class Oom(Place, total=False):
+    """An out-of-memory: where it occurred (``where``: of a command alone), and the requested bytes."""
 
-    phase: str | None
-    step: Count | None
     requested_bytes: Bytes | None
     event: Count
-    where: str | None  # of a command: file and line of the user's script
     message: str | None
 
 

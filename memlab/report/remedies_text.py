@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from memlab.analyse.explain.accounting import Row
-from memlab.analyse.explain.remedies import Measured, Needs, Remedies, Remedy
+from memlab.analyse.explain.remedies import Needs, Peaks, Remedies, Remedy
 from memlab.core.basis import comparable
 from memlab.core.record import FITS
 from memlab.predict.time.step_time import StepTime
@@ -97,7 +97,7 @@ def _answer(found: Remedies, helping: int) -> str:
     return f"Remedies: of {tried}, predicted one at a time, {save} at least {units.percent(NOTABLE, 1)} of the memory."
 
 
-def _provenance(base: Needs, measured: Measured | None) -> str:
+def _provenance(base: Needs, measured: Peaks | None) -> str:
     """Write which figures are predicted, and how far the prediction of a measured run is off."""
     step = f", {_of_step(base.step)}" if base.step else ""
     if measured is None:
