@@ -59,13 +59,18 @@ class FoundKeeper(Keeper):
     is_emptied: bool
 
 
-class FoundGrowth(TypedDict):
+class Growth(TypedDict):
     """Memory that grows over steps of equal shape."""
 
     bytes_per_step: AtLeastOne
-    steps_seen: Count
-    last_step: Count
-    end_step: Count | None
+    steps_seen: Count  # steps of equal shape over which it grew
+    last_step: Count  # the last step that ran
+    end_step: Count | None  # the last step of the run; None: not known
+
+
+class FoundGrowth(Growth):
+    """Growth as a rank found it."""
+
     kept_by: FoundKeeper | None
 
 

@@ -6,7 +6,7 @@ types and checks nothing again, except for keys that are optional or may be ``No
 
 from typing import Annotated, Any, TypedDict
 
-from memlab.core.attached_schema import ChoiceRange, Epoch, Keeper, Place, StepRow
+from memlab.core.attached_schema import ChoiceRange, Epoch, Growth, Keeper, Place, StepRow
 from memlab.core.schema import Limits
 from memlab.core.value_types import Bytes, Count, Dollars, Figure, Index, Name, Positive, Seconds
 
@@ -133,7 +133,7 @@ class Effects(TypedDict):
     answered: list[Told]  # uploads
 
 
-class GrowthOfRun(TypedDict):
+class GrowthOfRun(Growth):
     """Memory that grows from step to step, on the rank on which it ends first.
 
     ``agreed``: whether a variable was found that keeps more with each step. Else only the steps that ran have shown it,
@@ -141,12 +141,8 @@ class GrowthOfRun(TypedDict):
     """
 
     rank: Index
-    bytes_per_step: Bytes
-    steps_seen: Count  # steps of equal shape over which it grew
-    last_step: Count  # the last step that ran
     kept_by: Keeper | None
     agreed: bool
-    end_step: Count | None  # the last step of the run; None: not known
     out_of_memory_step: Count | None  # None: memory lasts until the end of the run, or until the bound
     need_bytes: Bytes | None  # device memory when growth ends; None: nothing is known to end it
 

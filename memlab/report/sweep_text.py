@@ -47,9 +47,7 @@ def _launches(count: int) -> str:
 
 def show_preview(found: Schedule, root: Path, console: Console, quote: Quote | None = None) -> None:
     """Print each point's state (done, unsupported, to predict, or its launch), and the quote of those to run."""
-    rows = []
-    for result in found.known:
-        rows.append((result.job, "-", f"done: {result.record.status}" if result.record else result.how))
+    rows = [(each.job, "-", f"done: {each.record.status}" if each.record else each.how) for each in found.known]
     launches = found.to_measure
     to_predict = [job for jobs in found.launches for job in jobs if job.config.mode == "predict"]
     rows += [(job, "-", "to predict") for job in to_predict]

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from memlab.core.config import Config
+from memlab.core.grouping import grouped
 from memlab.core.plan import engine_key
 from memlab.core.record import Record
 from memlab.predict.memory.fit_probability import kind
@@ -96,12 +97,11 @@ def versions_of(record: Record) -> dict[str, str]:
 
 def errors_between(measured: Mapping[str, int | None], predicted: Mapping[str, int | None]) -> dict[str, float]:
     """Return ``predicted / measured - 1`` of each quantity that both know and that is not 0."""
-    found = {}
-    for quantity, truth in measured.items():
-        guess = predicted.get(quantity)
-        if truth and guess:
-            found[quantity] = round(guess / truth - 1, DIGITS)
-    return found
+    return {
+        quantity: round(guess / truth - 1, DIGITS)
+        for quantity, truth in measured.items()
+        if truth and (guess := predicted.get(quantity))
+    }
 
 
 def quantities(record: Record) -> dict[str, int | None]:
@@ -222,11 +222,11 @@ def reserved_ratios(points: Sequence[Judged]) -> dict[str, list[float]]:
 
     They are grouped because points with the same engine key are not independent.
     """
-    ratios: dict[str, list[float]] = {}
-    for point in points:
-        if "reserved" in point.errors:
-            ratios.setdefault(point.engine, []).append(round(1 / (1 + point.errors["reserved"]), DIGITS))
-    return {engine: sorted(values) for engine, values in sorted(ratios.items())}
+    engines = grouped((point for point in points if "reserved" in point.errors), lambda point: point.engine)
+    return {
+        engine: sorted(round(1 / (1 + point.errors["reserved"]), DIGITS) for point in some)
+        for engine, some in sorted(engines.items())
+    }
 
 
 def kinds(measured: Iterable[Config]) -> dict[str, dict[str, int]]:

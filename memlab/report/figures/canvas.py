@@ -5,7 +5,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,17 @@ class Sheet:
     @property
     def runs(self) -> list[RunView]:
         return [run for members in self.configurations.values() for run in members]
+
+    def having(self, has: Callable[[RunView], Any], reason: str) -> dict[str, list[RunView]]:
+        """Return label -> the runs that fit, last and have what a figure shows; labels without such runs are left out.
+
+        Raises :class:`NothingToDraw` with the ``reason`` if no run has it.
+        """
+        fitting = {label: [run for run in runs if run.fits_and_lasts] for label, runs in self.configurations.items()}
+        found = {label: own for label, runs in fitting.items() if (own := list(filter(has, runs)))}
+        if not found:
+            raise NothingToDraw(reason)
+        return found
 
     @property
     def common(self) -> list[str]:
