@@ -68,11 +68,9 @@ def growth_in_evaluation(trace: Trace) -> list[Growth]:
 
     A batch begins where the first large request of the evaluation comes again from the same code.
     """
-    found: list[Growth] = []
-    for part in parts_of(trace, len(trace.events)):
-        if part.phase.removeprefix("first_") == "evaluate":
-            found = max(found, _over_batches(trace, part), key=lambda grown: sum(each.nbytes for each in grown))
-    return found
+    parts = parts_of(trace, len(trace.events))
+    found = (_over_batches(trace, part) for part in parts if part.phase.removeprefix("first_") == "evaluate")
+    return max(found, key=lambda grown: sum(each.nbytes for each in grown), default=[])
 
 
 def _over_batches(trace: Trace, part: Part) -> list[Growth]:

@@ -230,14 +230,10 @@ def from_zero(panels: Iterable[Any], memory_gib: float | None = None) -> None:
         axes.set_ylim(0, 1.06 * max(top, line))
 
 
-def marker_size(points: Sequence[Any]) -> float:
-    """Return the marker size in typographic points: large for few data points, small for a cloud."""
-    return 6.0 if len(points) <= FEW else 1.8 if is_cloud(points) else 4.0
-
-
 def cloud(look: Style, points: Sequence[Any], **more: Any) -> dict[str, Any]:
-    """Return how points without a line between them are drawn."""
-    marks = {"color": look.color, "marker": look.marker, "markersize": marker_size(points), "markeredgewidth": 0}
+    """Return how points without a line between them are drawn: large if they are few, small in a cloud."""
+    size = 6.0 if len(points) <= FEW else 1.8 if is_cloud(points) else 4.0
+    marks = {"color": look.color, "marker": look.marker, "markersize": size, "markeredgewidth": 0}
     return {**marks, "linestyle": "none", "rasterized": is_cloud(points), **more}
 
 
