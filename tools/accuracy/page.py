@@ -92,7 +92,7 @@ def _own_training(
         _introduction(points),
         "![Predicted against measured](accuracy/predicted_against_measured.png)\n",
         "## All points\n",
-        _overall(points),
+        _table("quantity", [(NAMES[quantity], errors_of(points, quantity)) for quantity in QUANTITIES]),
         _verdicts(points),
         _refused(refused),
         _kinds(kinds),
@@ -122,11 +122,6 @@ def _introduction(points: Sequence[Judged]) -> str:
 def _versions_of(points: Sequence[Judged]) -> str:
     found = {" ".join(f"{name} {version}" for name, version in point.versions.items()) for point in points}
     return "; ".join(sorted(found))
-
-
-def _overall(points: Sequence[Judged]) -> str:
-    rows = [(NAMES[quantity], errors_of(points, quantity)) for quantity in QUANTITIES]
-    return _table("quantity", rows)
 
 
 def _verdicts(points: Sequence[Compared]) -> str:
