@@ -8,8 +8,9 @@ known come first, fastest first, and the others follow by free memory.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
+from operator import itemgetter
 from typing import Any
 
 from memlab.analyse.diff import deepspeed_json
@@ -47,6 +48,14 @@ class Training:
 
 
 @dataclass(frozen=True)
+class WholeTraining(Training):
+    """A training whose samples and length are known."""
+
+    samples: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
 class Projection:
     """One run's configuration applied to the whole training. ``usd`` and ``headroom_bytes`` are ``None`` if unknown;
     ``basis``: how ``seconds`` and ``usd`` are known."""
@@ -72,7 +81,7 @@ class Advice:
     projection has none; ``cheapest`` is none of a lower bound.
     """
 
-    training: Training
+    training: WholeTraining
     projections: tuple[Projection, ...]
     excluded: tuple[tuple[str, str], ...]
     best: Projection
@@ -80,10 +89,10 @@ class Advice:
     next: tuple[str, ...]  # points to measure next, a sentence each
 
 
-def advise(runs: Sequence[RunView], training: Training) -> Advice:
+def advise(runs: Sequence[RunView], wanted: Training) -> Advice:
     """Rank the runs at the training's sequence length. Raises :class:`MemlabError`, with the reasons, if none fits, or
     if the runs do not know how long the training is."""
-    training = _completed(training, runs)
+    training = _completed(wanted, runs)
     here = [run for run in runs if value_at(run.config, "seq_len.tokens") == training.tokens]
     if not here:
         lengths = sorted({value_at(run.config, "seq_len.tokens") for run in runs})
@@ -103,37 +112,33 @@ def advise(runs: Sequence[RunView], training: Training) -> Advice:
         why = "; ".join(dict.fromkeys(reason for _, reason in excluded))
         raise MemlabError(f"None of the {len(here)} runs at {training.tokens:,} tokens can do this training: {why}.")
     sound = [projection for projection in projections if not projection.cautions] or projections
-    priced = [each for each in sound if each.usd is not None and comparable(each.basis)]
+    priced = [(each.usd, each) for each in sound if each.usd is not None and comparable(each.basis)]
     return Advice(
         training=training,
         projections=tuple(projections),
         excluded=tuple(excluded),
         best=sound[0],
-        cheapest=min(priced, key=lambda projection: projection.usd, default=None),
+        cheapest=min(priced, key=itemgetter(0))[1] if priced else None,
         next=tuple(_measure_next(sound[0], runs)),
     )
 
 
 def _rank(projection: Projection) -> tuple[bool, float]:
-    if comparable(projection.basis):
-        return False, projection.seconds
-    return True, -(projection.headroom_bytes or 0)
+    return (False, projection.seconds) if comparable(projection.basis) else (True, -(projection.headroom_bytes or 0))
 
 
-def _completed(training: Training, runs: Sequence[RunView]) -> Training:
+def _completed(training: Training, runs: Sequence[RunView]) -> WholeTraining:
     """Add the samples and the length that the runs know, where the training lacks them."""
     lengths = sorted({value_at(run.config, "seq_len.tokens") for run in runs})
     if training.tokens is None and len(lengths) > 1:
         raise MemlabError(f"The runs have several lengths ({_listed(lengths)} tokens): choose one with --seq-len.")
-    training = replace(training, tokens=training.tokens or lengths[0])
-    if training.samples is not None:
-        return training
     found = {known for run in runs if (known := _samples_of(run)) is not None}
-    if len(found) != 1:
+    if training.samples is None and len(found) != 1:
         several = f"The runs have training sets of several sizes ({_listed(sorted(found))} samples)"
         why = several if found else "The runs do not say how many samples the training set has"
         raise MemlabError(f"{why}: give the number as --samples NUMBER.")
-    return replace(training, samples=found.pop())
+    whole = {"samples": training.samples or found.pop(), "tokens": training.tokens or lengths[0]}
+    return WholeTraining(**{**vars(training), **whole})
 
 
 def _listed(numbers: Iterable[int]) -> str:
@@ -146,7 +151,7 @@ def _samples_of(run: RunView) -> int | None:
     return round(run.training_steps * rate * seconds) if run.training_steps and rate and seconds else None
 
 
-def _projection(run: RunView, label: str, training: Training, members: Iterable[RunView]) -> Projection | str:
+def _projection(run: RunView, label: str, training: WholeTraining, members: Iterable[RunView]) -> Projection | str:
     """Return the projection, or the reason why the run cannot do the training."""
     if not run.fits_and_lasts:
         return why_not(run)
@@ -206,7 +211,7 @@ def _cautions(run: RunView, headroom: float | None, memory: float | None, member
         yield f"thrashes: {100 * lost:.0f} % fewer samples/s than a smaller batch"
     if retries := run.summary.get("num_alloc_retries"):
         yield f"thrashes: the allocator had to retry {retries} times"
-    if headroom is not None and headroom < TIGHT * memory * GIB:
+    if headroom is not None and memory is not None and headroom < TIGHT * memory * GIB:
         yield f"tight: {100 * headroom / (memory * GIB):.1f} % of the memory is free"
     yield from run.incomplete
 

@@ -50,29 +50,17 @@ def collect(paths: Sequence[str | os.PathLike]) -> Collection:
 
 
 def _collect_root(root: str, seen: set[str], collection: Collection) -> None:
-    known = run_cache.load(root)
-    rows: list[run_cache.Row] = []
-    fresh: list[tuple[str, run_cache.Stamp]] = []
-    present: set[str] = set()
-    for found in _walk(root):
-        if isinstance(found, Skipped):
-            collection.skipped.append(found)
-            continue
-        path, stamp = found
-        present.add(path)
-        if path not in seen:
-            seen.add(path)
-            row = known.get(path)
-            if row and row[1:3] == stamp:
-                rows.append(row)
-            else:
-                fresh.append(found)
-    read = _read_all(fresh)
+    known, found = run_cache.load(root), list(_walk(root))
+    stamps = dict(each for each in found if not isinstance(each, Skipped))
+    here = [path for path in stamps if path not in seen]
+    seen.update(here)
+    rows = {path: known[path] for path in here if path in known and known[path][1:3] == stamps[path]}
+    read = _read_all([(path, stamps[path]) for path in here if path not in rows])
     new = [row for row in read if not isinstance(row, Skipped)]
-    collection.skipped += [row for row in read if isinstance(row, Skipped)]
+    collection.skipped += [each for each in (*found, *read) if isinstance(each, Skipped)]
     parts: dict[str, dict[str, Any]] = {}
-    collection.runs += [run_cache.unpack(row, parts) for row in rows + new]
-    gone = known.keys() - present
+    collection.runs += [run_cache.unpack(row, parts) for row in (*rows.values(), *new)]
+    gone = known.keys() - stamps.keys()
     if new or gone:
         run_cache.store(new, gone)
 

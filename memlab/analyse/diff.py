@@ -131,11 +131,10 @@ def planned_run(file: Path) -> RunView:
     """Read a plan, a record or a composed configuration (JSON or YAML) as a run without quantities."""
     values = _read_values(file)
     if "run_id" in values:
-        config = from_dict(values.get("config", {}))
+        config, choices = from_dict(values.get("config", {})), values.get("choices", {})
     else:
-        config = from_dict(with_own_apart(values))
+        config, choices = from_dict(with_own_apart(values)), {}
         check_spelling(config.own)
-    choices = values.get("choices", {}) if "run_id" in values else {}
     return RunView(
         path=str(file),
         run_id=run_id(config),

@@ -9,12 +9,13 @@ extrapolated.
 import json
 import re
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePath
 from statistics import median, mode
+from typing import Any
 
 from memlab.analyse.diff import axis_confounds, environment_confounds
 from memlab.analyse.identity import (
@@ -100,12 +101,17 @@ class Effects:
     @cached_property
     def ranges(self) -> list[EffectRange]:
         """Ranges of every quantity for every two options, in the order of the pairs."""
-        found: dict[tuple[str, str, str], list[Difference]] = {}
+        found: dict[tuple[str, str, str], list[tuple[float, bool | None]]] = defaultdict(list)
         for pair in self.pairs:
             for key, difference in pair.differences.items():
                 if difference.relative is not None:
-                    found.setdefault((pair.base, pair.other, key), []).append(difference)
-        return [_summarised(*names, differences) for names, differences in found.items()]
+                    found[pair.base, pair.other, key].append((difference.relative, difference.within_noise))
+        ranges = []
+        for names, each in found.items():
+            shares, noise = zip(*each, strict=True)
+            counts = len(shares), noise.count(True), noise.count(None)
+            ranges.append(EffectRange(*names, min(shares), median(shares), max(shares), *counts))
+        return ranges
 
 
 QuantitiesOf = Callable[[RunView], Mapping[str, Quantity]]
@@ -179,7 +185,7 @@ def _names_of_parts(runs: Sequence[RunView], group: str) -> dict[int, str]:
     A name is the option, followed by the values in which parts with the same option differ, if the part has them and
     the option that ships has others.
     """
-    parts = {id(part): part for part in (run.config.get(group) for run in runs)}
+    parts: dict[int, Any] = {id(part): part for part in (run.config.get(group) for run in runs)}
     texts = {place: json.dumps(part, sort_keys=True) for place, part in parts.items()}
     alike = grouped(runs, lambda run: texts[id(run.config.get(group))])
     options = {text: mode(run.choices.get(group, "") for run in members) for text, members in alike.items()}
@@ -219,17 +225,18 @@ def _pair_lengths(effects: Effects, where: str, base: Side, other: Side) -> None
         here = [by_length[tokens][0] for _, by_length, _ in both if tokens in by_length]
         endings = [_ending(by_length[tokens]) for _, by_length, _ in both if tokens in by_length]
         found = [_at(table, tokens) for *_, table in both]
+        known = [table for table in found if table]
         point = (where, *point_of(here[0]), base[0], other[0])
         if len(here) == 2 and set(endings) != {"ok"}:
             effects.ended.append(Pair(*point, {}, endings=(endings[0], endings[1])))
-        elif endings[0] == "ok" and all(found):
+        elif endings[0] == "ok" and len(known) == 2:
             sides = zip(("base", "other"), (base[1], other[1]), strict=True)
             missing = next((side for side, by_length in sides if tokens not in by_length), None)
-            effects.pairs.append(Pair(*point, differences(*found), missing))
-            bases = dict.fromkeys(quantity.basis for table in found for quantity in table.values())
+            effects.pairs.append(Pair(*point, differences(*known), missing))
+            bases = dict.fromkeys(quantity.basis for table in known for quantity in table.values())
             effects.bounds += [basis for basis in bases if basis.is_bound and basis not in effects.bounds]
         else:
-            unknown = " or ".join(name for (name, *_), known in zip(both, found, strict=True) if not known)
+            unknown = " or ".join(name for (name, *_), table in zip(both, found, strict=True) if not table)
             reason = f"no measurement of {unknown} at or around {tokens} tokens"
             effects.unpaired.append((name_of(here[0]), reason if here[0].fits_and_lasts else why_not(here[0])))
 
@@ -264,13 +271,6 @@ def _at(table: Mapping[int, Mapping[str, Quantity]], tokens: int) -> Mapping[str
         return None
     low, high = lengths[after - 1], lengths[after]
     return interpolate(table[low], table[high], (tokens - low) / (high - low))
-
-
-def _summarised(base: str, other: str, key: str, differences: Sequence[Difference]) -> EffectRange:
-    relative = [difference.relative for difference in differences]
-    noise = [difference.within_noise for difference in differences]
-    counts = (len(relative), noise.count(True), noise.count(None))
-    return EffectRange(base, other, key, min(relative), median(relative), max(relative), *counts)
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:

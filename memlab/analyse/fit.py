@@ -24,6 +24,9 @@ STRONG = 6.0
 
 MIN_SIDE = 3
 
+MOST_HINGES = 2_000
+"""Most places at which a hinge is tried. They bound the memory of a fit."""
+
 MANY = 200
 """Points above which :func:`leave_one_out` does not refit the line for each point."""
 
@@ -83,9 +86,10 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> Line:
     if len(np.unique(xs)) < 2:
         raise ValueError("a line needs two different x")
     line, line_error = _least_squares(xs, ys, None)
-    hinge, hinge_error, interval = _best_hinge(xs, ys)
-    if hinge is None or _criterion(line_error, len(xs), 2, ys) - _criterion(hinge_error, len(xs), 3, ys) < STRONG:
+    found = _best_hinge(xs, ys)
+    if found is None or _criterion(line_error, len(xs), 2, ys) - _criterion(found[1], len(xs), 3, ys) < STRONG:
         return line
+    hinge, _, interval = found
     return _least_squares(xs, ys, hinge, interval)[0]
 
 
@@ -128,34 +132,19 @@ def _least_squares(x: np.ndarray, y: np.ndarray, hinge: float | None, interval=N
     return Line(intercept, slope, hinge, interval, len(x), residual, r2, float(z.mean()), spread), error
 
 
-def _best_hinge(x: np.ndarray, y: np.ndarray) -> tuple[float | None, float, tuple[float, float] | None]:
-    """Find the measured x whose hinge has the least squared error. Returns x, the error, and the 95 % interval of x.
-
-    All candidates are computed at once: with sorted points, the sums over the points right of each candidate are
-    running sums.
-    """
-    order = np.argsort(x, kind="stable")
-    x, y = x[order], y[order]
+def _best_hinge(x: np.ndarray, y: np.ndarray) -> tuple[float, float, tuple[float, float]] | None:
+    """Find the measured x whose hinge has the least squared error: return x, the error, and the 95 % interval of x;
+    ``None`` if no hinge begins a rise. Of more candidates than :data:`MOST_HINGES`, evenly spaced ones are tried."""
     candidates = np.unique(x)[MIN_SIDE - 1 : -MIN_SIDE]
-    if not len(candidates):
-        return None, inf, None
-    x0, y0 = x.mean(), y.mean()
-    first = np.searchsorted(x, candidates, side="right")
-    right = len(x) - first
-    u, v = x - x0, y - y0
-    right_of = [np.append(np.cumsum(each[::-1])[::-1], 0.0)[first] for each in (u, u * u, v, u * v)]
-    sum_u, sum_uu, sum_v, sum_uv = right_of
-    h = candidates - x0
-    z_sum = sum_u - right * h
-    z_square = sum_uu - 2 * h * sum_u + right * h**2
-    zy = sum_uv - h * sum_v  # v has mean zero, so no term of means is subtracted
-    spread = z_square - z_sum**2 / len(x)
-    slopes = zy / spread
-    errors = np.maximum((v**2).sum() - zy**2 / spread, 0.0)
+    candidates = candidates[:: len(candidates) // MOST_HINGES + 1]
+    z = np.clip(x - candidates[:, None], 0, None)  # a row for each candidate
+    z -= z.mean(axis=1, keepdims=True)
+    slopes = z @ (y - y.mean()) / (z**2).sum(axis=1)
+    errors = ((y - y.mean() - slopes[:, None] * z) ** 2).sum(axis=1)
     errors[slopes <= 0] = inf
+    if errors.min(initial=inf) == inf:
+        return None
     best = int(np.argmin(errors))
-    if errors[best] == inf:
-        return None, inf, None
     freedom = max(1, len(x) - 3)
     likely = candidates[errors <= errors[best] * (1 + 3.84 / freedom)]  # 3.84: chi squared, 1 degree, 95 %
     return float(candidates[best]), float(errors[best]), (float(likely.min()), float(likely.max()))

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Any
@@ -124,13 +124,19 @@ def labels(firsts: Sequence[RunView]) -> list[str]:
     the same words.
     """
     shown = varied_groups(firsts) or ["model", "zero_stage", "offload"]
-    sources = {run.source for run in firsts}
-    names: list[str] = []
-    for run, script in zip(firsts, scripts(firsts), strict=True):
-        words = [*script, *(f"{group}={run.choices[group]}" for group in shown if group in run.choices)]
-        words += [run.source] if len(sources) > 1 else []
-        names.append(" ".join(words) or run.run_id)
-    return numbered(names)
+    words = words_apart(
+        firsts, lambda run: [f"{group}={run.choices[group]}" for group in shown if group in run.choices]
+    )
+    return numbered(" ".join(each) or run.run_id for each, run in zip(words, firsts, strict=True))
+
+
+def words_apart(firsts: Sequence[RunView], words_of: Callable[[RunView], Iterable[str]]) -> list[list[str]]:
+    """Return for each run its ``words_of``, after its script and before its source, where these differ."""
+    sources = len({run.source for run in firsts})
+    return [
+        [*script, *words_of(run), *[run.source] * (sources > 1)]
+        for run, script in zip(firsts, scripts(firsts), strict=True)
+    ]
 
 
 def varied_groups(firsts: Sequence[RunView]) -> list[str]:

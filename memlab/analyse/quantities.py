@@ -1,6 +1,6 @@
 """Quantities of a run that are compared with other runs, each with its noise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median, stdev
 
@@ -60,8 +60,7 @@ class Difference:
     @property
     def noise(self) -> float | None:
         """Larger noise of the two quantities: a difference up to this is no finding."""
-        known = [quantity.noise for quantity in (self.base, self.other) if quantity.noise is not None]
-        return max(known) if known else None
+        return largest_noise((self.base, self.other))
 
     @property
     def within_noise(self) -> bool | None:
@@ -73,6 +72,11 @@ class Difference:
         if self.within_noise is None:
             return abs(self.absolute) > CHANGED * abs(self.base.value)
         return not self.within_noise
+
+
+def largest_noise(quantities: Iterable[Quantity]) -> float | None:
+    """Return the largest noise of the quantities whose noise is known; ``None`` if none is."""
+    return max((quantity.noise for quantity in quantities if quantity.noise is not None), default=None)
 
 
 def differences(base: Mapping[str, Quantity], other: Mapping[str, Quantity]) -> dict[str, Difference]:
@@ -115,8 +119,7 @@ def merge_repeats(repeats: Sequence[Mapping[str, Quantity]]) -> dict[str, Quanti
     merged = {}
     for key in [key for key in repeats[0] if all(key in each for each in repeats)]:
         values = [each[key].value for each in repeats]
-        noises = [each[key].noise for each in repeats if each[key].noise is not None]
-        noise = max([max(values) - min(values), *noises])
+        noise = max(max(values) - min(values), largest_noise(each[key] for each in repeats) or 0.0)
         merged[key] = replace(repeats[0][key], value=median(values), noise=noise)
     return merged
 
@@ -129,8 +132,7 @@ def interpolate(low: Mapping[str, Quantity], high: Mapping[str, Quantity], share
         value = a.value + share * (b.value - a.value)
         if key == "usd_per_million_tokens":  # proportional to 1 / rate, and the rate is linear
             value = 1 / (1 / a.value + share * (1 / b.value - 1 / a.value))
-        noises = [quantity.noise for quantity in (a, b) if quantity.noise is not None]
-        between[key] = replace(a if a.basis.is_bound else b, value=value, noise=max(noises, default=None))
+        between[key] = replace(a if a.basis.is_bound else b, value=value, noise=largest_noise((a, b)))
     return between
 
 

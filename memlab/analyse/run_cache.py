@@ -83,8 +83,7 @@ def _lines(values: dict[str, Any]) -> str:
 def _merge(text: str, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for line in text.split("\n") if text else ():
-        part = parts.get(line)
-        if part is None:
-            part = parts[line] = json.loads(line)
-        merged |= part
+        if line not in parts:
+            parts[line] = json.loads(line)
+        merged |= parts[line]
     return merged

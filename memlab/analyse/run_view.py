@@ -1,6 +1,7 @@
 """View of a run: its record without the detail of each rank, small enough to keep 10,000 in memory."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -215,12 +216,11 @@ def free_bytes(run: RunView) -> float | None:
 
 
 def _phases(ranks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:
-    values: dict[str, dict[str, list[int]]] = {}
+    values: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank in ranks:
         for name, phase in rank["phases"].items():
-            known = values.setdefault(name, {})
             for key, value in phase.items():
-                known.setdefault(key, []).append(value)
+                values[name][key].append(value)
     return {
         name: {key: {"max": max(each), "min": min(each)} for key, each in phase.items()}
         for name, phase in values.items()

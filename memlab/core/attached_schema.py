@@ -42,24 +42,35 @@ class _PeakBytes(Place):
     bytes: Bytes
 
 
-class FoundKeeper(TypedDict):
-    """The variable that keeps more with each step."""
+class Keeper(TypedDict):
+    """The variable that keeps tensors of each step. ``bound``: how many it can keep; ``None``: without a bound."""
 
-    name: str
-    where: str | None
+    name: str  # losses, Trainer.history
+    where: str | None  # line of the script that puts them there
     bound: Count | None
+    keeps_graph: bool  # whether a tensor is kept together with what its backward needs
+    is_scalar: bool  # whether each tensor has one element
+
+
+class FoundKeeper(Keeper):
+    """A keeper as a rank found it."""
+
     full_at_step: Count | None
-    keeps_graph: bool
     is_emptied: bool
 
 
-class FoundGrowth(TypedDict):
+class Growth(TypedDict):
     """Memory that grows over steps of equal shape."""
 
     bytes_per_step: AtLeastOne
-    steps_seen: Count
-    last_step: Count
-    end_step: Count | None
+    steps_seen: Count  # steps of equal shape over which it grew
+    last_step: Count  # the last step that ran
+    end_step: Count | None  # the last step of the run; None: not known
+
+
+class FoundGrowth(Growth):
+    """Growth as a rank found it."""
+
     kept_by: FoundKeeper | None
 
 

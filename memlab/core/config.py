@@ -150,12 +150,12 @@ def library_values(config: Config) -> dict[str, Any]:
 def without(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """Copy a plain configuration without these groups and dotted keys."""
     removed = set(keys)
-    parts = {name: part for name, part in values.items() if name not in removed}
     return {
         name: {key: value for key, value in part.items() if f"{name}.{key}" not in removed}
         if isinstance(part, dict)
         else part
-        for name, part in parts.items()
+        for name, part in values.items()
+        if name not in removed
     }
 
 

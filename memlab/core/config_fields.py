@@ -30,7 +30,6 @@ class Range:
 
 NOT_NEGATIVE = Range(0.0)
 POSITIVE = Range(0.0, above=True)
-SHARE = Range(0.0, 1.0)
 
 
 MISSING = "???"
@@ -54,7 +53,7 @@ def within(allowed: Range, default: Any) -> Any:
 
 def share(default: float) -> Any:
     """Declare a field that takes numbers from 0 to 1."""
-    return within(SHARE, default)
+    return within(Range(0.0, 1.0), default)
 
 
 def not_negative(default: float | None) -> Any:

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from memlab.core.attached_schema import Keeper
 from memlab.core.record import DOES_NOT_LAST, Record
-from memlab.core.record_schema import GrowthOfRun, Keeper
+from memlab.core.record_schema import GrowthOfRun
 
 
 def with_growth(record: Record) -> Record:
@@ -42,7 +43,7 @@ def _with_the_cause(record: Record, grown: Sequence[GrowthOfRun]) -> Record:
 def _carried(rank: Mapping[str, Any], facts: Mapping[str, Any]) -> GrowthOfRun:
     """Carry the growth of a rank to its end. ``facts``: see memlab/attach/__init__.py, ``growth``."""
     kept_by, last, each = facts["kept_by"], facts["last_step"], facts["bytes_per_step"]
-    keeper = None if kept_by is None else _keeper(kept_by)
+    keeper = None if kept_by is None else cast(Keeper, {key: kept_by[key] for key in Keeper.__annotations__})
     used, total = rank.get("device_used_bytes"), rank.get("device_total_bytes")
     ends = [facts["end_step"], None if kept_by is None else kept_by["full_at_step"]]
     end = min((step for step in ends if step is not None), default=None)
@@ -58,8 +59,3 @@ def _carried(rank: Mapping[str, Any], facts: Mapping[str, Any]) -> GrowthOfRun:
         "out_of_memory_step": runs_out if runs_out is not None and (end is None or runs_out <= end) else None,
         "need_bytes": None if end is None or not used else used + each * max(end - last, 0),
     }
-
-
-def _keeper(found: Mapping[str, Any]) -> Keeper:
-    known = {"is_scalar": False, **found}  # older ranks do not tell
-    return cast(Keeper, {key: known[key] for key in ("name", "where", "bound", "keeps_graph", "is_scalar")})

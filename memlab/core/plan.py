@@ -39,6 +39,9 @@ UNREMARKABLE = frozenset({"none", "default", "bf16", "sdpa", "AdamW", "random", 
 """Common values, which are left out of the names of run folders."""
 
 
+ALLOCATOR_WORDS = {"": "default", "expandable_segments:True": "expandable"}
+
+
 def run_id(config: Config, unknown: Collection[str] = ()) -> str:
     """Name the run folder: ``<main settings>-<hash of the resolved configuration>``.
 
@@ -111,7 +114,7 @@ def _slug(config: Config, unknown: Collection[str]) -> str:
         "training.loop": config.training.name,
         "zero_stage.stage": f"zero{config.zero_stage.stage}",
         "offload.optimizer": _offload_word(offload),
-        "allocator.conf": _allocator_word(config.allocator.conf),
+        "allocator.conf": ALLOCATOR_WORDS.get(config.allocator.conf, "allocator"),
         "checkpointing.enabled": "checkpointing" if config.checkpointing.enabled else "none",
         "seq_len.tokens": f"s{config.seq_len.tokens}",
         "batch.micro": f"b{batch.micro}",
@@ -146,12 +149,6 @@ def _values_word(values: dict[str, Any]) -> str:
     """Write the values of a library, each under the last part of its key: torch_empty_cache_steps_4."""
     words = [f"{key.rpartition('.')[2]}_{value}" for key, value in flat(values, ALL_LEVELS).items()]
     return "-".join(words) or "none"
-
-
-def _allocator_word(conf: str) -> str:
-    if not conf:
-        return "default"
-    return "expandable" if conf == "expandable_segments:True" else "allocator"
 
 
 @dataclass(frozen=True)

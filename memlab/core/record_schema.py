@@ -6,7 +6,7 @@ types and checks nothing again, except for keys that are optional or may be ``No
 
 from typing import Annotated, Any, TypedDict
 
-from memlab.core.attached_schema import ChoiceRange, Epoch, StepRow
+from memlab.core.attached_schema import ChoiceRange, Epoch, Growth, Keeper, Place, StepRow
 from memlab.core.schema import Limits
 from memlab.core.value_types import Bytes, Count, Dollars, Figure, Index, Name, Positive, Seconds
 
@@ -125,7 +125,7 @@ class Told(TypedDict):
 class Effects(TypedDict):
     """What a predicted command would have done to the machine and to others (memlab/system/sandbox)."""
 
-    protection: Annotated[str, Limits(choices=("namespaces", "landlock", "unprotected", "interception"))]  # last: older
+    protection: Annotated[str, Limits(choices=("namespaces", "landlock", "unprotected"))]
     network: bool  # whether it was open
     written: list[Files]
     deleted: list[Files]
@@ -133,22 +133,7 @@ class Effects(TypedDict):
     answered: list[Told]  # uploads
 
 
-class _Keeper(TypedDict):
-    """The variable that keeps tensors of each step. ``bound``: how many it can keep; ``None``: without a bound."""
-
-    name: str  # losses, Trainer.history
-    where: str | None  # line of the script that puts them there
-    bound: Count | None
-    keeps_graph: bool  # whether a tensor is kept together with what its backward needs
-
-
-class Keeper(_Keeper, total=False):
-    """``is_scalar``: whether each tensor has one element; older records do not tell."""
-
-    is_scalar: bool
-
-
-class GrowthOfRun(TypedDict):
+class GrowthOfRun(Growth):
     """Memory that grows from step to step, on the rank on which it ends first.
 
     ``agreed``: whether a variable was found that keeps more with each step. Else only the steps that ran have shown it,
@@ -156,12 +141,8 @@ class GrowthOfRun(TypedDict):
     """
 
     rank: Index
-    bytes_per_step: Bytes
-    steps_seen: Count  # steps of equal shape over which it grew
-    last_step: Count  # the last step that ran
     kept_by: Keeper | None
     agreed: bool
-    end_step: Count | None  # the last step of the run; None: not known
     out_of_memory_step: Count | None  # None: memory lasts until the end of the run, or until the bound
     need_bytes: Bytes | None  # device memory when growth ends; None: nothing is known to end it
 
@@ -208,14 +189,11 @@ class HostProbe(TypedDict):
     copied_bytes_per_second: Positive
 
 
-class Oom(TypedDict, total=False):
-    """An out-of-memory: where it occurred, and the requested bytes."""
+class Oom(Place, total=False):
+    """An out-of-memory: where it occurred (``where``: of a command alone), and the requested bytes."""
 
-    phase: str | None
-    step: Count | None
     requested_bytes: Bytes | None
     event: Count
-    where: str | None  # of a command: file and line of the user's script
     message: str | None
 
 

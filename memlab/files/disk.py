@@ -51,8 +51,11 @@ def explain(error: OSError, path: str | os.PathLike | None = None) -> str:
 
 
 @contextlib.contextmanager
-def explained(kind: type[MemlabError], path: str | os.PathLike | None = None, prefix: str = "") -> Iterator[None]:
-    """Run the block. If it cannot read or write a file, raise ``kind`` with one line: ``prefix``, then :func:`explain`.
+def explained(
+    kind: type[MemlabError], path: str | os.PathLike | None = None, prefix: str = "", suffix: str = ""
+) -> Iterator[None]:
+    """Run the block. If it cannot read or write a file, raise ``kind`` with one line: :func:`explain` between
+    ``prefix`` and ``suffix``.
 
     ``path``: the file; by default the path of the :class:`OSError`, which a full disk does not name. A file that is not
     UTF-8 text cannot be read either.
@@ -62,7 +65,7 @@ def explained(kind: type[MemlabError], path: str | os.PathLike | None = None, pr
     except UnicodeDecodeError as error:
         raise kind(f"{prefix}{path}: not UTF-8 text (byte {error.start}); save it as UTF-8.") from error
     except OSError as error:
-        raise kind(prefix + explain(error, path)) from error
+        raise kind(prefix + explain(error, path) + suffix) from error
 
 
 def is_full(error: BaseException | None) -> bool:
@@ -81,7 +84,7 @@ def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
     The file lies beside ``path``. ``suffix``: the end of its name, for writers that choose a format by it. A link or a
     pipe at ``path`` is replaced, too: a script may have left it. Raises :class:`WriteError`, which names ``path``.
     """
-    with _write_errors(path), _temporary(path, suffix) as temporary:
+    with explained(WriteError, path, *_NOT_WRITTEN), _temporary(path, suffix) as temporary:
         yield temporary
 
 
@@ -91,7 +94,7 @@ def writing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
 
     If ``path`` is a device or a pipe, ``path`` itself is yielded.
     """
-    with _write_errors(path):
+    with explained(WriteError, path, *_NOT_WRITTEN):
         if path.exists() and not path.is_file():
             yield path
         else:
@@ -99,12 +102,7 @@ def writing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
                 yield temporary
 
 
-@contextlib.contextmanager
-def _write_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise WriteError(f"Cannot write {explain(error, path)} No partial file is left.") from error
+_NOT_WRITTEN = ("Cannot write ", " No partial file is left.")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ checked; an error names the bad line.
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +26,15 @@ def check(path: Path, text_field: str, most_bytes: int | None = None) -> None:
     """
     if path.exists() and not path.is_file():  # opening a pipe would wait for ever
         raise ConfigError(f"data.path={path}: not a file. Name a file with one JSON object a line.")
-    rows = 0
+    rows = read = 0
     with explained(ConfigError, path, "data.path="), path.open("rb") as file:
-        for number, line in _lines(file, most_bytes):
+        for number, line in enumerate(file, 1):
             rows += _is_row(line, text_field, f"{path}:{number}")
+            read += len(line)
+            if most_bytes is not None and read > most_bytes:
+                break
     if not rows:
         raise ConfigError(f"data.path={path}: the file is empty. Write one JSON object a line into it.")
-
-
-def _lines(file, most_bytes: int | None) -> Iterator[tuple[int, bytes]]:
-    read = 0
-    for number, line in enumerate(file, 1):
-        yield number, line
-        read += len(line)
-        if most_bytes is not None and read > most_bytes:
-            return
 
 
 def _is_row(line: bytes, text_field: str, where: str) -> bool:

@@ -18,8 +18,6 @@ LARGEST = GIB
 
 ANY_SIZE = 1 << 63
 
-_NOT_REGULAR = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
-
 
 def open_itself(path: str, flags: int) -> int:
     """Open a file as ``opener`` of :func:`open`. Neither the file nor its folder may be a link: ``Path.resolve``
@@ -35,7 +33,7 @@ def open_itself(path: str, flags: int) -> int:
             os.close(folder)
     except OSError as error:
         error.filename = path
-        raise _not_regular(path) if error.errno in _NOT_REGULAR else error from None
+        raise _not_regular(path) if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO) else error from None
 
 
 def open_regular(path: Path, largest: int = LARGEST) -> BufferedReader:

@@ -1,7 +1,6 @@
 """Import of CSV files as records: a line for each point or rank, with a map from record keys to columns."""
 
 import csv
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator
@@ -21,6 +20,7 @@ from memlab.files.disk import explained
 from memlab.files.spreadsheet import unescaped
 from memlab.runs.decode import decode_record
 from memlab.runs.folder import RunFolder
+from memlab.system.environment import hashed
 
 
 def imported_record(
@@ -31,7 +31,6 @@ def imported_record(
     status: str,
 ) -> Record:
     """Make a measured record whose ranks have the mean step time instead of the time of every step."""
-    facts = json.dumps([config_hash(config), environment], sort_keys=True)
     steps = config.measure.steps
     return Record(
         run_id=run_id(config),
@@ -40,7 +39,7 @@ def imported_record(
         reason=None if status == "ok" else f"{status} in {environment['imported_from']}",
         config=config,
         choices=choices,
-        fingerprint=hashlib.sha256(facts.encode()).hexdigest()[:16],
+        fingerprint=hashed([config_hash(config), environment]),
         environment=environment,
         ranks=ranks,
         steps={
@@ -52,6 +51,11 @@ def imported_record(
         },
         summary=summarise(config, ranks, None),
     )
+
+
+def imported_rank(rank: int, **figures: Any) -> dict[str, Any]:
+    """Make the figures of a rank of a measured record. ``figures``: as in :class:`RankResult`."""
+    return RankResult(rank=rank, device=f"cuda:{rank}", memory_source=CUDA_ALLOCATOR, **figures).to_json()
 
 
 def write_records(records: Iterable[Record], output: Path) -> list[Path]:
@@ -204,13 +208,6 @@ def _status(values: dict[str, Any]) -> str:
 def _rank(values: dict[str, Any], position: int) -> dict[str, Any]:
     own = {f.name for f in fields(RankResult)} - {"status", "step_seconds", "rank"}
     rates = [1 / values["iterations_per_second"]] if "iterations_per_second" in values else []
-    rank = values.get("rank", position)
-    result = RankResult(
-        rank=rank,
-        device=f"cuda:{rank}",
-        device_name="",
-        memory_source=CUDA_ALLOCATOR,
-        step_seconds=[values["step_seconds"]] if "step_seconds" in values else rates,
-        **{key: value for key, value in values.items() if key in own},
-    )
-    return result.to_json()
+    seconds = [values["step_seconds"]] if "step_seconds" in values else rates
+    figures = {key: value for key, value in values.items() if key in own}
+    return imported_rank(values.get("rank", position), device_name="", step_seconds=seconds, **figures)

@@ -15,11 +15,11 @@ from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
-from memlab.core.record import CUDA_ALLOCATOR, RankResult, Record
+from memlab.core.record import Record
 from memlab.core.sizes import MIB
 from memlab.files.conf_files import config_of
 from memlab.files.disk import explained
-from memlab.importers.csv_table import imported_record
+from memlab.importers.csv_table import imported_rank, imported_record
 
 AXES = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 
@@ -162,14 +162,11 @@ def _config(study_file: StudyFile, value: int, gpus: int) -> Config:
 
 def _rank(rank: int, point: StudyPoint, study_file: StudyFile, config: Config, correct_rate: bool) -> dict[str, Any]:
     active, reserved, rate = point.ranks[rank]
-    result = RankResult(
-        rank=rank,
-        device=f"cuda:{rank}",
+    return imported_rank(
+        rank,
         device_name=config.hardware.gpu,
-        memory_source=CUDA_ALLOCATOR,
         peak_active_bytes=active,
         peak_reserved_bytes=reserved,
         step_seconds=[1 / (rate * (TIMED_STEPS / (TIMED_STEPS + 1)) if correct_rate else rate)],
         parameters=PARAMETERS.get(study_file.choices["model"]),
     )
-    return result.to_json()

@@ -195,11 +195,8 @@ PROTECTIONS = {
     "/dev/shm changed, and {network}.",
     UNPROTECTED: "without a wall, since this system gives neither namespaces nor Landlock: what programs changed or "
     "sent by system calls of their own, as most Go programs do, is not known.",
-    "interception": "with its calls of the C library intercepted: by these calls no file outside its run folder "
-    "changed, and for them {network}. What programs did by system calls of their own, as most Go programs do, is not "
-    "known.",
 }
-"""What was kept from happening, as far as each protection can know. Only older records have the last one."""
+"""What was kept from happening, as far as each protection can know."""
 
 SHOWN, IN_RECORD = 3, " (record.json has all)"
 """Most folders, connections or uploads that a sentence names."""

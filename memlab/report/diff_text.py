@@ -334,8 +334,8 @@ def _show_pairs(effects: Effects, out: Console) -> None:
     title = f"{units.counted(len(pairs), 'pair')}; {STAR.strip()} marks a difference within the noise"
     title += "; the largest change beyond the noise first" * bool(effects.sets)
     title += f"; unless named: {usual}" if usual and any(pair.where in names for pair in pairs) else ""
-    spare = tuple(units.name(key) for key in ("samples_per_second", "host_peak_bytes", "usd_per_million_tokens"))
-    spare = (*spare, units.name("peak_allocated_bytes"))
+    least_used = ("samples_per_second", "host_peak_bytes", "usd_per_million_tokens", "peak_allocated_bytes")
+    spare = tuple(map(units.name, least_used))
     show_table(out, title, columns, rows, left=2, notes=1, common=columns[:3], spare=spare)
     if len(pairs) > SHOWN:
         out.print(f"{len(pairs) - SHOWN:,} more pairs")

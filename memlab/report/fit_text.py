@@ -21,7 +21,7 @@ def equation(fit: Fit) -> str:
 def flat_part(fit: Fit) -> str:
     """Write where the flat part ends; empty for a straight line."""
     line = fit.line
-    if line.hinge is None:
+    if line.hinge is None or line.hinge_interval is None:
         return ""
     low, high = line.hinge_interval
     seen = fit.flat_until is not None and fit.flat_until > line.hinge / 2
@@ -30,7 +30,8 @@ def flat_part(fit: Fit) -> str:
 
 
 def _errors(fit: Fit) -> str:
-    return "-" if fit.median_error is None else f"{100 * fit.median_error:.1f} % / {100 * fit.largest_error:.1f} %"
+    errors = (fit.median_error, fit.largest_error)
+    return " / ".join(f"{100 * error:.1f} %" for error in errors if error is not None) or "-"
 
 
 def show_fits(

@@ -67,7 +67,7 @@ def plan_answer(rows: Sequence[Row], cheapest: Row | None, measure: Sequence[Row
         kind = "the cheapest by the hour" if cheapest else "the one with the largest batch"
     config = best.candidate.config
     length = f" with {config.seq_len.tokens:,} tokens a sequence" if config.training.loop == "memlab" else ""
-    need = f"{_in_use(best.best)} on the fullest GPU{length}"
+    need = f"{_in_use(best.best)} on the fullest GPU{length}" if best.best else ""
     facts = [", ".join(filter(None, [need, how_sure(best.summary)])), *_speed_and_price(best)]
     facts.append(units.not_known("which is fastest", (row.basis for row in measure)))
     return f"{fitting} of {len(rows)} configurations fit; {kind} is {_line(best)}: {'; '.join(filter(None, facts))}."
@@ -139,10 +139,11 @@ def changes_answer(base: Outcome, changes: Sequence[SingleChange]) -> str:
     if isinstance(base, str):
         return f"Not predicted: {base}."
     first = f"{WORDS[base.verdict]}: it needs {_in_use(base)} on the fullest GPU"
-    best = next((change for change in changes if change.saved and change.saved > 0), None)
-    if best is None:
+    saving = [(change, change.saved) for change in changes if change.saved and change.saved > 0]
+    if not saving:
         return f"{first}; no single change saves memory."
-    then = f"{best.word} saves {units.about(best.saved)} GiB"
+    best, saved = saving[0]
+    then = f"{best.word} saves {units.about(saved)} GiB"
     if base.verdict == FITS or isinstance(best.outcome, str):
         return f"{first}; {then}, the most of all single changes."
     return f"{first}; {then}, and then the run {AFTER_A_CHANGE[best.outcome.verdict]}."

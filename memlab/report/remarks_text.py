@@ -35,12 +35,10 @@ NOTABLE = 0.05
 TRACED = ("torch", "deepspeed", "transformers")
 """Libraries whose versions decide the predicted memory."""
 
-AGAIN = "Run the same command again."
-
 WHAT_TO_DO = {
     "host_oom": "Offload less, or take a machine with more memory.",
     "timeout": "If no rank hung, raise the time limit.",
-    **dict.fromkeys(WITHOUT_RESULT, AGAIN),
+    **dict.fromkeys(WITHOUT_RESULT, "Run the same command again."),
 }
 """Status of a run without a result -> what the user can do."""
 
@@ -172,13 +170,9 @@ def _convolutions(record: Record) -> Iterator[str]:
         more = units.about(workspaces[1] - workspaces[0])
         yield f"cuDNN takes up to {more} GiB more for convolutions where that memory is free, and gives it back."
     models = [model for rank in record.ranks for model in (rank.get("attached") or {}).get("models") or ()]
-    if record.source == MEASURED and any(map(_convolves, models)):
+    convolve = (2 * model.get("convolution_parameters", 0) > model["parameters"] for model in models)
+    if record.source == MEASURED and any(convolve):
         yield "The peak includes memory that cuDNN took for convolutions because it was free: the run may need less."
-
-
-def _convolves(model: Mapping[str, Any]) -> bool:
-    """Whether most parameters of a model are filters of convolutions."""
-    return 2 * model.get("convolution_parameters", 0) > model["parameters"]
 
 
 def _gpu(record: Record) -> Iterator[str]:
@@ -238,14 +232,14 @@ _TOKENS = ("input_ids", "attention_mask")
 
 def read_ahead_sentences(record: Record) -> list[str]:
     """Write which batches were looked at, which of them ran, and what was not looked at."""
-    if "epochs" not in (record.command or {}):
+    command = record.command or {}
+    if "epochs" not in command:
         return []
-    early = record.command.get("ended_early")
-    steps = early["steps"] if early else None
-    sentences = [sentence for epoch in over_ranks(record.command["epochs"]) for sentence in _of_epoch(epoch, steps)]
+    steps = command["ended_early"]["steps"] if "ended_early" in command else None
+    sentences = [sentence for epoch in over_ranks(command["epochs"]) for sentence in _of_epoch(epoch, steps)]
     facts = [rank["attached"] or {} for rank in record.ranks]
     lasts = record.summary.get("verdict") in (FITS, EDGE)  # else memory ends before
-    if lasts and record.command["steps"] is None and any(each.get("ended") == "stopped" for each in facts):
+    if lasts and command["steps"] is None and any(each.get("ended") == "stopped" for each in facts):
         steps = max(each.get("steps", 0) for each in facts)
         sentences.append(
             f"The training goes on after {steps} steps and was stopped there: what follows it (a last evaluation, a "

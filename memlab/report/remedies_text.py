@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from memlab.analyse.explain.accounting import Row
-from memlab.analyse.explain.remedies import Measured, Needs, Remedies, Remedy
+from memlab.analyse.explain.remedies import Needs, Peaks, Remedies, Remedy
 from memlab.core.basis import comparable
 from memlab.core.record import FITS
 from memlab.predict.time.step_time import StepTime
@@ -97,7 +97,7 @@ def _answer(found: Remedies, helping: int) -> str:
     return f"Remedies: of {tried}, predicted one at a time, {save} at least {units.percent(NOTABLE, 1)} of the memory."
 
 
-def _provenance(base: Needs, measured: Measured | None) -> str:
+def _provenance(base: Needs, measured: Peaks | None) -> str:
     """Write which figures are predicted, and how far the prediction of a measured run is off."""
     step = f", {_of_step(base.step)}" if base.step else ""
     if measured is None:
@@ -149,9 +149,9 @@ def _where(kind: Row, least: float) -> str:
 def _costs(needs: Needs, base: Needs) -> Iterator[str]:
     """Write the step time and the memory of the host, where the change takes more of them. Times that are only lower
     bounds are not compared."""
-    known = needs.step and base.step and comparable(needs.step.basis, base.step.basis)
-    if known and needs.step.seconds > base.step.seconds * (1 + NOTABLE):
-        yield f"{_of_step(needs.step)} instead of {units.seconds(base.step.seconds)}"
+    after, before = needs.step, base.step
+    if after and before and comparable(after.basis, before.basis) and after.seconds > before.seconds * (1 + NOTABLE):
+        yield f"{_of_step(after)} instead of {units.seconds(before.seconds)}"
     if needs.host - base.host > NOTABLE * base.used:
         yield f"{units.size(needs.host - base.host)} more of host memory for each rank"
 

@@ -39,8 +39,6 @@ MOST_OF_A_SLOT = 3
 NAMES = 21
 """Columns of a phase's name."""
 
-FIRST_STEP = "first step"
-
 
 def show_screen(record: Record, folder: RunFolder, out: Console) -> None:
     """Print the answer of a run."""
@@ -95,7 +93,7 @@ def _phases(record: Record) -> dict[str, dict[str, Any]]:
     known: Mapping[str, Mapping[str, Any]] = rank["phases"] or (rank["attached"] or {}).get("phases") or {}
     found: dict[str, dict[str, Any]] = {}
     for phase in (name for name in COMMAND_PHASES if name in known):
-        merged = found.setdefault(FIRST_STEP if phase in FIRST_STEP_PHASES else phase.replace("_", " "), {})
+        merged = found.setdefault("first step" if phase in FIRST_STEP_PHASES else phase.replace("_", " "), {})
         for _, key in _quantities(record):
             merged[key] = max(merged.get(key) or 0, known[phase].get(key) or 0)
     return found

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from memlab.analyse.identity import COMMAND, numbered, scripts, varied_groups, varied_keys
+from memlab.analyse.identity import COMMAND, numbered, varied_groups, varied_keys, words_apart
 from memlab.analyse.run_view import RunView, value_at
 
 PLAIN = ("model", "zero_stage")
@@ -27,11 +27,7 @@ def usual_options(firsts: Sequence[RunView]) -> dict[str, str]:
 def short_names(firsts: Sequence[RunView]) -> list[str]:
     """Name each configuration, given by one run. Names leave out the :func:`usual_options`."""
     shown, usual = varied_groups(firsts) or list(PLAIN), usual_options(firsts)
-    sources = len({run.source for run in firsts})
-    words = [
-        [*script, *_options(run, shown, usual), *[run.source] * (sources > 1)]
-        for run, script in zip(firsts, scripts(firsts), strict=True)
-    ]
+    words = words_apart(firsts, lambda run: _options(run, shown, usual))
     order = sorted(range(len(firsts)), key=words.__getitem__)
     for _, equal in groupby(order, key=words.__getitem__):
         places = list(equal)

@@ -47,9 +47,7 @@ def _launches(count: int) -> str:
 
 def show_preview(found: Schedule, root: Path, console: Console, quote: Quote | None = None) -> None:
     """Print each point's state (done, unsupported, to predict, or its launch), and the quote of those to run."""
-    rows = []
-    for result in found.known:
-        rows.append((result.job, "-", f"done: {result.record.status}" if result.record else result.how))
+    rows = [(each.job, "-", f"done: {each.record.status}" if each.record else each.how) for each in found.known]
     launches = found.to_measure
     to_predict = [job for jobs in found.launches for job in jobs if job.config.mode == "predict"]
     rows += [(job, "-", "to predict") for job in to_predict]
@@ -111,7 +109,7 @@ def _rests_on(quote: Quote) -> Iterator[str]:
     timed = [point for point in quote.points if point.fits and not point.missing]
     for basis, count in Counter(point.basis for point in timed).items():
         reason = f" ({basis.reason})" if basis.reason else ""
-        known = "a lower bound" if basis.is_bound else f"calibrated, ± {units.percent(basis.error)}"
+        known = "a lower bound" if basis.is_bound else f"calibrated, ± {units.percent(basis.error or 0.0)}"
         yield f"Step time of {units.counted(count, 'point')}: {known}{reason}."
     if not all(point.job.is_command for point in timed):
         yield f"Beside its points a launch takes {LAUNCH_S[0]:.0f} to {LAUNCH_S[1]:.0f} s, as measured on H200s."
@@ -175,15 +173,14 @@ class Progress(SweepObserver):
             for where, jobs in self.running.items():
                 self.running[where] = [job for job in jobs if job is not result.job]
             self.running = {where: jobs for where, jobs in self.running.items() if jobs}
-        if result.how != "done":
-            self.console.print(self._line(result), highlight=False, soft_wrap=True)
+        if result.record and result.how != "done":
+            self.console.print(self._line(result.job, result.record), highlight=False, soft_wrap=True)
 
-    def _line(self, result: JobResult) -> Text:
-        record = result.record
+    def _line(self, job: Job, record: Record) -> Text:
         parts: list[str | tuple[str, str]] = [
             self._count(),
             (record.status, STYLES.get(record.status, "red")),
-            safe(result.job.plan.run_id),
+            safe(job.plan.run_id),
         ]
         peak = record.summary.get("peak_reserved_bytes")
         if peak and record.status == "ok":
@@ -249,7 +246,7 @@ def _search_row(found: SearchResult, size: int, record: Record) -> list[str]:
 def _answer(found: SearchResult, kind: str) -> str:
     if found.gave_up:
         return f"[red]no answer[/]: {escape(safe(found.gave_up))}"
-    if found.best is None:
+    if found.best is None or found.confirmation is None:
         return "[yellow]nothing fits[/]" if found.tried and not found.fits else "[yellow]not finished[/]"
     if found.confirmation.source == "predicted":
         beyond = "" if found.fails is None else f"; {found.fails}: {_ending(found.tried[found.fails])}"
@@ -280,16 +277,17 @@ def _ending(record: Record) -> str:
 
 def show_repeats(results: Sequence[JobResult], console: Console) -> None:
     """Print median and spread of each experiment that was measured more than once."""
-    timed = (result for result in results if result.record and "step_seconds" in result.record.summary)
-    repeated = [group for group in grouped(timed, lambda result: result.job.subject_key).values() if len(group) > 1]
+    summaries = ((result.job, result.record.summary) for result in results if result.record)
+    timed = ((job, summary) for job, summary in summaries if "step_seconds" in summary)
+    repeated = [group for group in grouped(timed, lambda each: each[0].subject_key).values() if len(group) > 1]
     if not repeated:
         return
     rows = []
     for group in repeated:
-        seconds = [result.record.summary["step_seconds"] for result in group]
-        reserved = [result.record.summary["peak_reserved_bytes"]["max"] for result in group]
+        seconds = [summary["step_seconds"] for _, summary in group]
+        reserved = [summary["peak_reserved_bytes"]["max"] for _, summary in group]
         row = [
-            group[0].job.plan.run_id,
+            group[0][0].plan.run_id,
             len(group),
             units.seconds(median(seconds)),
             units.percent(_relative_spread(seconds), 1),

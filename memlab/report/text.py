@@ -163,8 +163,9 @@ def show_items(
 
 
 def _show(cells: Mapping[str, Sequence[str]], texts: Sequence[str], spare: Sequence[str], out: Console) -> None:
-    """Print the columns ``cells``, of which ``texts`` are text and the others numbers."""
-    least = {name: _number_width(name, column) for name, column in cells.items()}
+    """Print the columns ``cells``, of which ``texts`` are text and the others numbers. Titles may break into several
+    lines."""
+    least = {name: max(map(len, [*name.split(), *column]), default=1) for name, column in cells.items()}
     least |= {name: _text_width(name, cells[name]) for name in texts[1:]}
     least |= {name: min(least[name], max(KEYS, len(name))) for name in texts[:1]}
     dropped = _drop(least, spare, out)
@@ -188,11 +189,6 @@ def _drop(least: dict[str, int], spare: Sequence[str], out: Console) -> list[str
             del least[name]
             dropped.append(name)
     return dropped
-
-
-def _number_width(name: str, cells: Sequence[str]) -> int:
-    """Return the fewest characters that a column of numbers needs; its title may break into several lines."""
-    return max(map(len, [*name.split(), *cells]), default=1)
 
 
 def _text_width(name: str, cells: Sequence[str]) -> int:
@@ -226,7 +222,7 @@ def _column_widths(
         room -= more
     for _ in range(-room):
         cut = [name for name in texts[1:] if widths[name] > FLOOR] or texts
-        widest = max(cut, key=widths.get)
+        widest = max(cut, key=widths.__getitem__)
         widths[widest] = max(1, widths[widest] - 1)
     return widths
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from math import floor, log10
 
-from memlab.core.basis import CALIBRATED, EXACT, Basis, follows_from_step, is_rate
+from memlab.core.basis import CALIBRATED, EXACT, MEASURED, Basis, follows_from_step, is_rate
 from memlab.core.sizes import GIB, KIB, MIB
 
 
@@ -155,9 +155,9 @@ def duration(value: float) -> str:
 
 def duration_of(value: float, basis: Basis) -> str:
     """Write the seconds of an epoch or a run: ``14 min 35 s``, ``11 to 18 min``, ``at least 17 min 04 s``."""
-    if basis.kind != CALIBRATED:
-        return known(duration(value), basis)
     low, high = basis.range(value)
+    if basis.kind == MEASURED or high is None:
+        return known(duration(value), basis)
     size, unit = next((each for each in ((3600, "h"), (60, "min")) if high >= 2 * each[0]), (1, "s"))
     return f"{_between(number(low / size, 2), number(high / size, 2))} {unit}"
 

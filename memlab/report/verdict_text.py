@@ -291,5 +291,5 @@ def growth_sentence(growth: Mapping[str, Any]) -> str:
         return f"{more}, until {until}: {line} tensors in `{kept_by['name']}`; {need} GiB are needed then."
     detach = ".detach()" if kept_by["keeps_graph"] else ""
     copies = f"a copy on the CPU, {detach}.cpu(), or of the needed part alone, {detach}.clone()"
-    instead = "each number, .item()" if kept_by.get("is_scalar") else copies
+    instead = "each number, .item()" if kept_by["is_scalar"] else copies
     return f"{more}: {line} tensors of each step in `{kept_by['name']}`; keep {instead}."

@@ -6,8 +6,6 @@ from pathlib import Path
 from memlab.core.errors import ConfigError
 from memlab.files.disk import explained
 
-_LINE = re.compile(r"(\S+)\s+slots=(\d+)")
-
 
 def read_hostfile(path: str) -> dict[str, int]:
     """Read host -> slots, in the order of the file. Raises :class:`ConfigError` for a file that DeepSpeed refuses."""
@@ -17,7 +15,7 @@ def read_hostfile(path: str) -> dict[str, int]:
     for line in map(str.strip, lines):
         if not line or line.startswith("#"):
             continue
-        match = _LINE.match(line)
+        match = re.match(r"(\S+)\s+slots=(\d+)", line)
         if not match or match[1] in slots:
             raise ConfigError(
                 f"The hostfile {path} has a bad line: {line!r}. Write each host once, as '<host> slots=<ranks>'."

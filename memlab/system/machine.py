@@ -50,12 +50,12 @@ class Machine:
 @cache
 def detect() -> Machine:
     """Find the driver version and the GPUs that this process may use, in the order of CUDA_VISIBLE_DEVICES."""
-    return ask_driver(_seen_by) or Machine()
-
-
-def _seen_by(pynvml) -> Machine:
-    driver = pynvml.nvmlSystemGetDriverVersion()
-    return Machine(gpus=tuple(_gpu(pynvml, id) for id in _visible_ids(pynvml)), driver=driver)
+    return (
+        ask_driver(
+            lambda nvml: Machine(tuple(_gpu(nvml, id) for id in _visible_ids(nvml)), nvml.nvmlSystemGetDriverVersion())
+        )
+        or Machine()
+    )
 
 
 def ask_driver(question: Callable[[Any], Any]) -> Any:

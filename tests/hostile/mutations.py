@@ -114,7 +114,7 @@ def put_command(folder: Path, seed: int) -> str:
     told = [_change(values, choice) for _ in range(choice.choice((1, 1, 1, 2, 5)))]
     if file.suffix == ".pickle":
         with suppress(RecursionError):  # too deep to be written
-            file.write_bytes(pickle.dumps(values, protocol=4))
+            keep(RunFolder(folder), 0, values, marks())
     else:
         file.write_text("\n".join(map(json.dumps, values)) if file.suffix == ".jsonl" else json.dumps(values))
     return f"seed {seed}: {file.name}: {', '.join(told)}"

@@ -49,7 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
     from tools.accuracy.errors import kinds, reserved_ratios, to_json
     from tools.accuracy.figure import draw_accuracy
     from tools.accuracy.page import document
-    from tools.accuracy.sources import SOURCES
 
     note = arguments.note.read_text(encoding="utf-8") if arguments.note else ""
     refused: list[tuple[str, str]] = []
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     predictor = package_versions()
     known = kinds(truth.config for truth, point in pairs if "reserved" in point.errors)
-    text = document(points, commands, predictor, SOURCES, refused, imported, known, note)
+    text = document(points, commands, predictor, refused, imported, known, note)
     if arguments.section:
         text += "\n" + arguments.section.read_text(encoding="utf-8")
     if arguments.output is None:

@@ -8,7 +8,7 @@ from memlab.core.record import Record
 from memlab.core.sizes import MIB
 from memlab.planner.user_command import predict_command
 from memlab.runs.folder import RunFolder
-from tools.accuracy.errors import errors_between
+from tools.accuracy.errors import Compared, errors_between, versions_of
 from tools.accuracy.repredict import JUDGED
 
 PEAKS = {"allocated": "peak_allocated_bytes", "reserved": "peak_reserved_bytes"}
@@ -19,28 +19,20 @@ PHASE_MINIMUM_BYTES = MIB
 
 
 @dataclass(frozen=True)
-class JudgedCommand:
+class JudgedCommand(Compared):
     """One measured command beside its prediction.
 
-    Errors are ``predicted / measured - 1``; they are empty unless both ended as ok. ``errors``: of the highest rank.
-    ``ranks``: rank -> errors. ``phases``: phase -> errors of the highest rank's peaks. ``first``: the same command, by
-    the earliest prediction that is known; ``None``: this one is the first. ``versions`` and ``predictor``: versions of
-    the libraries that the measured and the predicted script used.
+    ``errors``: of the highest rank. ``ranks``: rank -> errors. ``phases``: phase -> errors of the highest rank's peaks.
+    ``first``: the same command, by the earliest prediction that is known; ``None``: this one is the first.
+    ``predictor``: versions of the libraries that the predicted script used.
     """
 
-    sweep: str
     name: str
     words: tuple[str, ...]
     gpus: int
-    measured: str  # status
-    predicted: str
     reason: str | None  # of the prediction's status
-    verdict: str
-    measured_bytes: dict[str, int]
-    errors: dict[str, float]
     ranks: dict[int, dict[str, float]]
     phases: dict[str, dict[str, float]]
-    versions: dict[str, str]
     predictor: dict[str, str]
     first: "JudgedCommand | None" = None
 
@@ -79,8 +71,8 @@ class MeasuredCommand:
             errors=errors_between(_peaks(measured.ranks), _peaks(predicted.ranks)) if both_ran else {},
             ranks=_errors_by(_ranks(measured), _ranks(predicted)) if both_ran else {},
             phases=_errors_by(_phases(measured), _phases(predicted)) if both_ran else {},
-            versions=_versions(measured),
-            predictor=_versions(predicted),
+            versions=versions_of(measured),
+            predictor=versions_of(predicted),
             first=first,
         )
 
@@ -103,10 +95,6 @@ def _words(record: Record) -> list[str]:
 
 def _key(record: Record) -> tuple[Any, ...]:
     return (*_words(record), record.config.hardware.gpu, record.config.hardware.gpus)
-
-
-def _versions(record: Record) -> dict[str, str]:
-    return {name: record.environment.get(name) or "" for name in ("torch", "deepspeed", "transformers")}
 
 
 def _ranks(record: Record) -> dict[int, dict[str, int | None]]:

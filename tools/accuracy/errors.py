@@ -4,13 +4,14 @@ An error is ``predicted / measured - 1`` of the highest rank; it is negative whe
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from statistics import median
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from memlab.core.config import Config
+from memlab.core.grouping import grouped
 from memlab.core.plan import engine_key
 from memlab.core.record import Record
 from memlab.predict.memory.fit_probability import kind
@@ -37,14 +38,25 @@ MARGIN = 0.02
 
 DIGITS = 6
 
-Point = TypeVar("Point")
+
+@dataclass(frozen=True)
+class Compared:
+    """A measurement beside its prediction. ``errors``: ``predicted / measured - 1``; empty unless both ended as ok.
+    ``versions``: of the libraries that measured."""
+
+    sweep: str
+    measured: str  # status
+    predicted: str
+    verdict: str
+    measured_bytes: dict[str, int]
+    errors: dict[str, float]
+    versions: dict[str, str]
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judged(Compared):
     """One measured point beside its prediction."""
 
-    sweep: str
     run_id: str
     engine: str  # engine key: the same for all points that differ only in shape
     choices: dict[str, str]
@@ -52,26 +64,7 @@ class Judged:
     isolation: str
     micro: int
     tokens: int
-    measured: str  # status
-    predicted: str
-    verdict: str
-    measured_bytes: dict[str, int]
-    errors: dict[str, float]
     reserved_range: tuple[float, float] | None  # errors of the lowest and highest predicted reserved memory
-    versions: dict[str, str]
-
-
-class Compared(Protocol):
-    """A measurement beside its prediction: the fields that the statistics below read."""
-
-    @property
-    def measured(self) -> str: ...
-    @property
-    def predicted(self) -> str: ...
-    @property
-    def verdict(self) -> str: ...
-    @property
-    def errors(self) -> Mapping[str, float]: ...
 
 
 def judge(sweep: str, measured: Record, predicted: Record) -> Judged:
@@ -93,18 +86,22 @@ def judge(sweep: str, measured: Record, predicted: Record) -> Judged:
         measured_bytes={name: nbytes for name, nbytes in quantities(measured).items() if nbytes},
         errors=errors_between(quantities(measured), quantities(predicted)) if both_ran else {},
         reserved_range=_errors_of_range(measured, predicted) if both_ran else None,
-        versions={name: measured.environment.get(name) or "" for name in ("torch", "deepspeed", "transformers")},
+        versions=versions_of(measured),
     )
+
+
+def versions_of(record: Record) -> dict[str, str]:
+    """Return the versions of the libraries that decide the memory of a run; empty text for one that is not there."""
+    return {name: record.environment.get(name) or "" for name in ("torch", "deepspeed", "transformers")}
 
 
 def errors_between(measured: Mapping[str, int | None], predicted: Mapping[str, int | None]) -> dict[str, float]:
     """Return ``predicted / measured - 1`` of each quantity that both know and that is not 0."""
-    found = {}
-    for quantity, truth in measured.items():
-        guess = predicted.get(quantity)
-        if truth and guess:
-            found[quantity] = round(guess / truth - 1, DIGITS)
-    return found
+    return {
+        quantity: round(guess / truth - 1, DIGITS)
+        for quantity, truth in measured.items()
+        if truth and (guess := predicted.get(quantity))
+    }
 
 
 def quantities(record: Record) -> dict[str, int | None]:
@@ -186,14 +183,6 @@ def verdicts_of(points: Sequence[Compared]) -> Verdicts:
     )
 
 
-def by(points: Sequence[Point], key: Callable[[Point], Any]) -> dict[Any, list[Point]]:
-    """Group the points by ``key``."""
-    found: dict[Any, list[Point]] = {}
-    for point in points:
-        found.setdefault(key(point), []).append(point)
-    return found
-
-
 def cell(point: Judged) -> tuple[str, ...]:
     """Describe a point in words: its model, group options that are not the default, number of GPUs, and isolation."""
     named = [
@@ -233,11 +222,11 @@ def reserved_ratios(points: Sequence[Judged]) -> dict[str, list[float]]:
 
     They are grouped because points with the same engine key are not independent.
     """
-    ratios: dict[str, list[float]] = {}
-    for point in points:
-        if "reserved" in point.errors:
-            ratios.setdefault(point.engine, []).append(round(1 / (1 + point.errors["reserved"]), DIGITS))
-    return {engine: sorted(values) for engine, values in sorted(ratios.items())}
+    engines = grouped((point for point in points if "reserved" in point.errors), lambda point: point.engine)
+    return {
+        engine: sorted(round(1 / (1 + point.errors["reserved"]), DIGITS) for point in some)
+        for engine, some in sorted(engines.items())
+    }
 
 
 def kinds(measured: Iterable[Config]) -> dict[str, dict[str, int]]:

@@ -6,11 +6,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from memlab.core.grouping import grouped
 from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.figures import canvas
 from memlab.report.palette import styles
-from tools.accuracy.errors import Judged, by, errors_of
+from tools.accuracy.errors import Judged, errors_of
 
 BAND = 0.05
 
@@ -32,14 +33,15 @@ def _figure(points: Sequence[Judged]) -> Figure:
     for axes, (key, some) in zip(panels[0], shown.items(), strict=True):
         axes.axhspan(-100 * BAND, 100 * BAND, color="#999999", alpha=0.18, linewidth=0)
         axes.axhline(0, color=canvas.OOM_COLOR, linewidth=0.9)
-        for gpus, members in sorted(by(some, lambda point: point.gpus).items()):
+        for gpus, members in sorted(grouped(some, lambda point: point.gpus).items()):
             measured = [point.measured_bytes[key] / GIB for point in members]
             off = [100 * point.errors[key] for point in members]
             marks = {"color": looks[gpus].color, "marker": looks[gpus].marker, "linestyle": "none", "alpha": 0.6}
             axes.plot(measured, off, label=units.counted(gpus, "GPU"), markersize=4, **marks)
         found = errors_of(some, key)
         assert found is not None  # shown are quantities that some points have
-        errors = f"error {units.percent(found.median, 2)} median, {_signed(found.worst)} worst"
+        worst = units.with_sign(found.worst, units.percent(abs(found.worst), 2))
+        errors = f"error {units.percent(found.median, 2)} median, {worst} worst"
         axes.set_title(f"{PANELS[key]}: {found.n} points\n{errors}", fontsize=9.0)
         axes.set(xscale="log", xlabel="measured, GiB, highest rank")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -56,7 +58,3 @@ def _figure(points: Sequence[Judged]) -> Figure:
     }
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles))
     return figure
-
-
-def _signed(error: float) -> str:
-    return units.with_sign(error, units.percent(abs(error), 2))

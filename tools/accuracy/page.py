@@ -1,8 +1,10 @@
 """Text of docs/accuracy.md: errors of the predictions as tables."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
+from memlab.core.grouping import grouped
 from memlab.core.record import COMMAND_PHASES
 from memlab.predict.memory.fit_probability import FEW
 from memlab.report import units
@@ -14,11 +16,11 @@ from tools.accuracy.errors import (
     Compared,
     Errors,
     Judged,
-    by,
     cell,
     errors_of,
     verdicts_of,
 )
+from tools.accuracy.sources import SOURCES
 
 NAMES = {
     "allocated": "peak allocated",
@@ -56,7 +58,6 @@ def document(
     points: Sequence[Judged],
     commands: Sequence[JudgedCommand],
     predictor: dict[str, str],
-    sources: Sequence[tuple[str, str, str]],
     refused: Sequence[tuple[str, str]],
     imported: Sequence[Judged],
     kinds: Mapping[str, Mapping[str, int]],
@@ -64,10 +65,10 @@ def document(
 ) -> str:
     """Write the whole page as Markdown.
 
-    ``commands``: training commands, in a section of their own. ``predictor``: package -> version. ``sources``: a
-    quantity that a trace cannot see, its value, and the source of the value. ``refused``: runs that could not be
-    predicted, with the reason. ``imported``: points of imported tables, in a section of their own. ``kinds``: GPU ->
-    kind of configuration -> number of measured engine configurations. ``note``: a remark on the sweeps.
+    ``commands``: training commands, in a section of their own. ``predictor``: package -> version. ``refused``: runs
+    that could not be predicted, with the reason. ``imported``: points of imported tables, in a section of their own.
+    ``kinds``: GPU -> kind of configuration -> number of measured engine configurations. ``note``: a remark on the
+    sweeps.
     """
     return "\n".join(
         [
@@ -76,7 +77,9 @@ def document(
             *(_own_training(points, refused, kinds) if points else []),
             *(_commands(commands) if commands else []),
             *([*_by_sweep(points, note), *_by_family(points)] if points else []),
-            _sources(sources),
+            "## Sources of the numbers\n",
+            WITHOUT_CALIBRATION,
+            _markdown(("value that a trace lacks", "value", "source"), SOURCES),
             *(_imported(imported) if imported else []),
         ]
     )
@@ -89,7 +92,7 @@ def _own_training(
         _introduction(points),
         "![Predicted against measured](accuracy/predicted_against_measured.png)\n",
         "## All points\n",
-        _overall(points),
+        _table("quantity", [(NAMES[quantity], errors_of(points, quantity)) for quantity in QUANTITIES]),
         _verdicts(points),
         _refused(refused),
         _kinds(kinds),
@@ -108,18 +111,17 @@ def _meaning(predictor: dict[str, str]) -> str:
 
 def _introduction(points: Sequence[Judged]) -> str:
     sweeps = sorted({point.sweep for point in points})
-    measured = sorted({" ".join(f"{name} {version}" for name, version in point.versions.items()) for point in points})
     return (
         f"`make accuracy` predicts every record of `results/` ({len(points)} points of {len(sweeps)} sweeps, and the "
         "training commands) and wrote this page; [accuracy.json](accuracy.json) has every point. A point that shared "
         "its launch is predicted behind the points that ran before it, as it was measured.\n\n"
-        f"Measured with {'; '.join(measured)}. Sweeps: {', '.join(f'`{sweep}`' for sweep in sweeps)}.\n"
+        f"Measured with {_versions_of(points)}. Sweeps: {', '.join(f'`{sweep}`' for sweep in sweeps)}.\n"
     )
 
 
-def _overall(points: Sequence[Judged]) -> str:
-    rows = [(NAMES[quantity], errors_of(points, quantity)) for quantity in QUANTITIES]
-    return _table("quantity", rows)
+def _versions_of(points: Sequence[Judged]) -> str:
+    found = {" ".join(f"{name} {version}" for name, version in point.versions.items()) for point in points}
+    return "; ".join(sorted(found))
 
 
 def _verdicts(points: Sequence[Compared]) -> str:
@@ -138,12 +140,12 @@ def _refused(refused: Sequence[tuple[str, str]]) -> str:
 
 def _kinds(kinds: Mapping[str, Mapping[str, int]]) -> str:
     rows = [
-        f"| {gpu} | {kind} | {count} | {'yes' if count >= FEW else 'no'} |"
+        (gpu, kind, str(count), "yes" if count >= FEW else "no")
         for gpu, counts in kinds.items()
         for kind, count in sorted(counts.items(), key=lambda item: -item[1])
     ]
-    head = ["| GPU | kind of configuration | measured | probability shown |", "|---|---|---|---|"]
-    return "\n".join(["## Where a probability is shown\n", WHERE_PROBABLE, *head, *rows]) + "\n"
+    table = _markdown(("GPU", "kind of configuration", "measured", "probability shown"), rows)
+    return f"## Where a probability is shown\n\n{WHERE_PROBABLE}\n{table}"
 
 
 def _commands(commands: Sequence[JudgedCommand]) -> list[str]:
@@ -151,16 +153,15 @@ def _commands(commands: Sequence[JudgedCommand]) -> list[str]:
     measured = _versions(each.versions for each in commands)
     predicted = _versions(each.predictor for each in commands)
     versions = f"Measured with {measured}; predicted with {predicted}.\n"
+    sweeps = sorted(grouped(commands, lambda command: command.sweep).items())
     rows = [
         (f"{sweep}: {NAMES[quantity]}", errors_of(some, quantity))
-        for sweep, some in sorted(by(commands, lambda command: command.sweep).items())
+        for sweep, some in sweeps
         for quantity in ("allocated", "reserved")
     ]
     parts = ["## Training commands\n", COMMANDS + versions, _table("sweep", rows)]
     parts += [_verdicts(commands), *_commands_by_phase(commands)]
-    for sweep, some in sorted(by(commands, lambda command: command.sweep).items()):
-        parts.append(_commands_of(sweep, some))
-    return parts
+    return parts + [_commands_of(sweep, some) for sweep, some in sweeps]
 
 
 def _versions(found: Iterable[Mapping[str, str]]) -> str:
@@ -179,20 +180,15 @@ def _commands_by_phase(commands: Sequence[JudgedCommand]) -> list[str]:
 
 
 def _commands_of(sweep: str, commands: Sequence[JudgedCommand]) -> str:
-    head = [
-        f"| {sweep} | GPUs | measured | predicted | allocated, GiB | error | first | reserved, GiB | error | first "
-        "| worst phase |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    of_quantities = (part for name in ("allocated", "reserved") for part in (f"{name}, GiB", "error", "first"))
     rows = []
     for each in sorted(commands, key=lambda command: command.name):
         cells = [each.name, str(each.gpus), each.measured, each.predicted]
         for quantity in ("allocated", "reserved"):
             cells += [units.gib(each.measured_bytes[quantity], 2), _error(each.errors.get(quantity))]
             cells.append("" if each.first is None else _first(each.first, quantity))
-        cells.append(_worst_phase(each))
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*head, *rows]) + "\n"
+        rows.append([*cells, _worst_phase(each)])
+    return _markdown((sweep, "GPUs", "measured", "predicted", *of_quantities, "worst phase"), rows)
 
 
 def _first(first: JudgedCommand, quantity: str) -> str:
@@ -212,18 +208,16 @@ def _error(error: float | None) -> str:
 
 
 def _by_sweep(points: Sequence[Judged], note: str) -> list[str]:
-    sweeps = sorted(by(points, lambda point: point.sweep).items())
+    sweeps = sorted(grouped(points, lambda point: point.sweep).items())
     parts = ["## By sweep\n", note]
     for quantity in ("allocated", "reserved"):
         rows = [(f"{name}: {NAMES[quantity]}", errors_of(some, quantity)) for name, some in sweeps]
         parts.append(_table("sweep", rows))
-    verdicts = [(name, verdicts_of(some)) for name, some in sweeps]
-    lines = ["| sweep | points | out of memory | verdict right |", "|---|---|---|---|"]
-    lines += [
-        f"| {name} | {each.n} | {each.out_of_memory} | {units.percent(each.right / each.n, 1)} |"
-        for name, each in verdicts
+    verdicts = [
+        (name, str(each.n), str(each.out_of_memory), units.percent(each.right / each.n, 1))
+        for name, each in ((name, verdicts_of(some)) for name, some in sweeps)
     ]
-    return [*parts, "\n".join(lines) + "\n"]
+    return [*parts, _markdown(("sweep", "points", "out of memory", "verdict right"), verdicts)]
 
 
 def _by_family(points: Sequence[Judged]) -> list[str]:
@@ -232,42 +226,32 @@ def _by_family(points: Sequence[Judged]) -> list[str]:
         parts.append(f"## {NAMES[quantity].capitalize()}, by what was varied\n")
         parts.append(_table("points", _by_axis(points, quantity)))
     parts.append("## Peak reserved, by cell\n")
-    rows = [(" ".join(words), errors_of(some, "reserved")) for words, some in sorted(by(points, cell).items())]
+    rows = [(" ".join(words), errors_of(some, "reserved")) for words, some in sorted(grouped(points, cell).items())]
     parts.append(_table("cell", rows))
     return parts
 
 
-def _option_of(group: str) -> Callable[[Judged], str]:
-    return lambda point: point.choices[group]
+def _option(axis: str, point: Judged) -> str:
+    return {**point.choices, "GPUs": str(point.gpus), "launch": point.isolation}[axis]
 
 
 def _by_axis(points: Sequence[Judged], quantity: str) -> list[tuple[str, Errors | None]]:
-    axes = {group: by(points, _option_of(group)) for group in GROUPS}
-    axes["GPUs"] = by(points, lambda point: str(point.gpus))
-    axes["launch"] = by(points, lambda point: point.isolation)
-    return [
-        (f"{axis}: {option}", errors_of(some, quantity))
-        for axis, options in axes.items()
-        for option, some in sorted(options.items())
-        if len(options) > 1
-    ]
-
-
-def _sources(sources: Sequence[tuple[str, str, str]]) -> str:
-    rows = [f"| {what} | {value} | {source} |" for what, value, source in sources]
-    head = ["| value that a trace lacks | value | source |", "|---|---|---|"]
-    return "\n".join(["## Sources of the numbers\n", WITHOUT_CALIBRATION, *head, *rows]) + "\n"
+    rows = []
+    for axis in (*GROUPS, "GPUs", "launch"):
+        options = grouped(points, partial(_option, axis))
+        if len(options) > 1:
+            rows += [(f"{axis}: {option}", errors_of(some, quantity)) for option, some in sorted(options.items())]
+    return rows
 
 
 def _imported(points: Sequence[Judged]) -> list[str]:
     """Write the section on an imported study, measured with other versions: errors by series."""
-    versions = sorted({" ".join(f"{name} {version}" for name, version in point.versions.items()) for point in points})
     parts = [
         "## Against a public study\n",
         "[gpjt/fine-tune-2024-04](https://github.com/gpjt/fine-tune-2024-04) measured Llama-3-8B on 8 x A100-80GB and "
-        f"Qwen1.5-0.5B on one 24 GB card, in fp16, with {'; '.join(versions)}. These versions are two years older than "
-        "the versions that predict. The study measured active memory instead of allocated memory, from process start "
-        "(`measure.protocol=cold`). It built its model outside zero.Init, so ZeRO-3 is predicted with "
+        f"Qwen1.5-0.5B on one 24 GB card, in fp16, with {_versions_of(points)}. These versions are two years older "
+        "than the versions that predict. The study measured active memory instead of allocated memory, from process "
+        "start (`measure.protocol=cold`). It built its model outside zero.Init, so ZeRO-3 is predicted with "
         "`memory_efficient_linear=false`. Its files are not part of this repository. The points are spread evenly over "
         "each series and predicted with random tokens.\n\n"
         "The versions differ visibly. DeepSpeed 0.14.2 moves the parameters of ZeRO-2 to the host while it flattens "
@@ -277,21 +261,29 @@ def _imported(points: Sequence[Judged]) -> list[str]:
         "The predicted peak with ZeRO-3 and checkpointing is too low for an unknown reason.\n",
     ]
     for quantity in ("active", "reserved"):
-        rows = [(series, errors_of(some, quantity)) for series, some in sorted(by(points, lambda p: p.sweep).items())]
+        series = sorted(grouped(points, lambda point: point.sweep).items())
+        rows = [(name, errors_of(some, quantity)) for name, some in series]
         parts += [f"{NAMES[quantity].capitalize()}:\n", _table("series", [*rows, ("all", errors_of(points, quantity))])]
     return [*parts, _verdicts(points)]
 
 
 def _table(first: str, rows: Sequence[tuple[str, Errors | None]]) -> str:
-    lines = [
-        f"| {first} | n | median | 90th percentile | worst | under | under {units.percent(MARGIN)} |",
-        "|---|---|---|---|---|---|---|",
+    head = (first, "n", "median", "90th percentile", "worst", "under", f"under {units.percent(MARGIN)}")
+    cells = [
+        (
+            name,
+            str(errors.n),
+            *(units.percent(share, 2) for share in (errors.median, errors.percentile_90)),
+            _error(errors.worst),
+            *map(units.percent, (errors.under, errors.under_by_margin)),
+        )
+        for name, errors in rows
+        if errors is not None
     ]
-    for name, errors in rows:
-        if errors is not None:
-            lines.append(
-                f"| {name} | {errors.n} | {units.percent(errors.median, 2)} | {units.percent(errors.percentile_90, 2)} "
-                f"| {_error(errors.worst)} "
-                f"| {units.percent(errors.under)} | {units.percent(errors.under_by_margin)} |"
-            )
-    return "\n".join(lines) + "\n"
+    return _markdown(head, cells)
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a table."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (head, *rows))
+    return "\n".join([first, f"|{'---|' * len(head)}", *others]) + "\n"

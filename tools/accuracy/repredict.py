@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import prod
 
 from memlab.core.config import Config
 from memlab.core.plan import Plan, engine_key, make_plan, shape_of
@@ -71,7 +72,7 @@ def _with_order(records: Sequence[Record]) -> list[Record]:
     inferred: a launch runs its points by size, and its first point has the start-up times."""
     ordered: list[Record] = []
     before: list[list[int]] = []
-    for record in sorted(records, key=_size):
+    for record in sorted(records, key=lambda record: prod(shape_of(record.config))):
         if record.before_in_launch is not None:
             ordered.append(record)
             continue
@@ -81,11 +82,6 @@ def _with_order(records: Sequence[Record]) -> list[Record]:
         if record.isolation != "fresh":
             before.append(list(shape_of(record.config)))
     return ordered
-
-
-def _size(record: Record) -> int:
-    micro, tokens = shape_of(record.config)
-    return micro * tokens
 
 
 def _with_shape(config: Config, shape: tuple[int, int]) -> Config:

@@ -25,7 +25,7 @@ from memlab.predict.trace.choose_traces import traces_in_launch
 from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint
 from memlab.predict.trace.run_command import traces_in
 from memlab.predict.trace.store import code_digest
-from memlab.predict.trace.trace_format import Piece, Trace, replayed
+from memlab.predict.trace.trace_format import Trace, replayed
 from memlab.runs.folder import RunFolder
 
 
@@ -141,7 +141,7 @@ def explain_history(
         ran_out = found[failed]
         tree = used(ran_out, device.outside(ran_out.event), device.driver(ran_out.event))
         oom = failed_replay(trace, reserved, ran_out, tree, again)
-    phases = tuple(PhaseRun.of(run, found) for run in runs)
+    phases = tuple(PhaseRun(run.part, run.times, *(found[event] for event in run.events)) for run in runs)
     most_reserved = found[most], _position(trace, most)
     at = _position(trace, peak)
     return Explained(source, history, device, found[peak], at, phases, oom, most_reserved=most_reserved)
@@ -160,10 +160,10 @@ def _position(trace: Trace, event: int) -> Position:
     """Return where in the run an event is."""
     begins = [each for each in trace.events[: event + 1] if isinstance(each, BeginPhase)]
     phase = trace.phases[begins[-1].phase] if begins else ""
-    piece = trace.pieces[len(begins) - 1] if 0 < len(begins) <= len(trace.pieces) else Piece(None, None, False)
+    piece = trace.pieces[len(begins) - 1] if 0 < len(begins) <= len(trace.pieces) else None
     request = trace.events[event]
     line = trace.sites[request.site].user_line if isinstance(request, Alloc) else ""
-    return Position(phase, piece.shown_step, line or piece.where)
+    return Position(phase, piece.shown_step if piece else None, line or (piece.where if piece else None))
 
 
 def explain_prediction(config: Config, trace: Trace, capacity: int | None = None) -> Explained:

@@ -46,10 +46,6 @@ _16_BITS_OR_LESS = frozenset({"bfloat16", "float16", "uint8", "int8", "float8_e4
 _ADAPTERS = ("lora_", "lokr_", "hada_", "ia3_", "oft_", "prompt_", "adapter_", "modules_to_save", "trainable_tokens")
 """Parts of the names that peft gives to what its adapters train."""
 
-_INSIDE_ADAPTERS = ("base_model.model.", "module.", ".base_layer")
-
-_BESIDE_STEPS = ("evaluate", "save", "generate")
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -214,7 +210,7 @@ def weights_cloned(after_step: Sequence[Holding]) -> Iterator[Finding]:
 
 def gradients_kept(phase: str, at_start: Iterable[Holding]) -> Iterator[Finding]:
     """Gradients of parameters that are still there when an evaluation, a generation or a saving begins."""
-    if phase.removeprefix("first_") in _BESIDE_STEPS:
+    if phase.removeprefix("first_") in ("evaluate", "save", "generate"):
         kept = [held for held in at_start if held.site.kind == GRADIENTS and held.site.owner]
         yield from _about(GRADIENTS_KEPT, kept, phase)
 
@@ -265,7 +261,7 @@ def _is_clone(blocks: Sequence[Holding], weights: Sequence[Holding]) -> bool:
 
 
 def _plain_name(parameter: str) -> str:
-    for part in _INSIDE_ADAPTERS:
+    for part in ("base_model.model.", "module.", ".base_layer"):
         parameter = parameter.replace(part, "")
     return parameter
 

@@ -21,20 +21,11 @@ MOST_OF_IT = 0.75
 """Least share of the memory that all batches so far would hold, if each held as much for its size as the first one."""
 
 
-class Place(NamedTuple):
-    """Code that makes memory of one kind."""
-
-    kind: str
-    op: str
-    where: str
-    user_line: str
-
-
 class Growth(NamedTuple):
-    """Memory from one place that grows ``times`` times. ``nbytes``: each time, on average; ``modules``: module -> bytes
-    of ``nbytes``, the largest first."""
+    """Memory from one place, of any module and shape, that grows ``times`` times. ``nbytes``: each time, on average;
+    ``modules``: module -> bytes of ``nbytes``, the largest first."""
 
-    place: Place
+    place: Site
     nbytes: int
     times: int
     modules: tuple[tuple[str, int], ...]
@@ -60,7 +51,7 @@ def growth_over_steps(trace: Trace) -> list[Growth]:
     if len(bounds) < LEAST_STEPS:
         return []
     kept = [block for block in _blocks(trace, 0, bounds[-1]) if block.end >= bounds[-1]]
-    by_step: dict[Place, dict[int, list[_Block]]] = defaultdict(lambda: defaultdict(list))
+    by_step: dict[Site, dict[int, list[_Block]]] = defaultdict(lambda: defaultdict(list))
     for block in kept:
         by_step[_place(block.site)][bisect_right(bounds, block.begin)].append(block)
     steps = range(1, len(bounds))
@@ -77,11 +68,9 @@ def growth_in_evaluation(trace: Trace) -> list[Growth]:
 
     A batch begins where the first large request of the evaluation comes again from the same code.
     """
-    found: list[Growth] = []
-    for part in parts_of(trace, len(trace.events)):
-        if part.phase.removeprefix("first_") == "evaluate":
-            found = max(found, _over_batches(trace, part), key=lambda grown: sum(each.nbytes for each in grown))
-    return found
+    parts = parts_of(trace, len(trace.events))
+    found = (_over_batches(trace, part) for part in parts if part.phase.removeprefix("first_") == "evaluate")
+    return max(found, key=lambda grown: sum(each.nbytes for each in grown), default=[])
 
 
 def _over_batches(trace: Trace, part: Part) -> list[Growth]:
@@ -118,7 +107,7 @@ def _grows(held: Sequence[int], sizes: Sequence[int]) -> bool:
     return all(held[index] >= MOST_OF_IT * each * until[index] for index in range(start + 1, len(held)))
 
 
-def _growth(place: Place, blocks: Sequence[_Block], times: int) -> Growth:
+def _growth(place: Site, blocks: Sequence[_Block], times: int) -> Growth:
     modules: Counter[str] = Counter()
     for block in blocks:
         modules[block.site.module] += block.nbytes
@@ -142,8 +131,8 @@ def _blocks(trace: Trace, begin: int, end: int) -> Iterator[_Block]:
                 yield _Block(site, event.nbytes, index, freed.get(event.key, len(trace.events)))
 
 
-def _place(site: Site) -> Place:
-    return Place(site.kind, site.op, site.where, site.user_line)
+def _place(site: Site) -> Site:
+    return Site(site.kind, site.op, site.where, "", "", (), site.user_line)
 
 
 def _code(site: Site) -> tuple[str, str, str]:

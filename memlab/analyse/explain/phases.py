@@ -1,10 +1,12 @@
 """Phases of a rank: what is there when a phase begins, at its own peak and at its end."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
+from memlab.core.grouping import grouped
 from memlab.predict.memory.ledger import Moment, by_kind
 from memlab.predict.trace.events import BeginPhase
 from memlab.predict.trace.trace_format import Trace
@@ -42,11 +44,6 @@ class PhaseRun:
     start: Moment
     peak: Moment
     end: Moment
-
-    @classmethod
-    def of(cls, chosen: Chosen, moments: Mapping[int, Moment]) -> "PhaseRun":
-        """Return a run with its ``moments``, which are looked up by event."""
-        return cls(chosen.part, chosen.times, *(moments[event] for event in chosen.events))
 
 
 class Change(NamedTuple):
@@ -94,11 +91,9 @@ def parts_of(trace: Trace, length: int) -> tuple[Part, ...]:
 
 def highest_runs(parts: Iterable[Part], allocated: Sequence[int]) -> list[Chosen]:
     """Choose of each phase the run with the highest peak, in the order of the run. ``allocated``: after each event."""
-    found: dict[str, Chosen] = {}
-    for part in filter(lambda part: part.phase, parts):
-        peak = max(range(part.begin, part.end), key=allocated.__getitem__)
-        before = found.get(part.phase)
-        times = 1 if before is None else before.times + 1
-        is_higher = before is None or allocated[peak] > allocated[before.peak]
-        found[part.phase] = Chosen(part, times, peak) if is_higher else before._replace(times=times)
-    return sorted(found.values(), key=lambda chosen: chosen.part.begin)
+    found = []
+    for runs in grouped((part for part in parts if part.phase), attrgetter("phase")).values():
+        peaks = [max(range(part.begin, part.end), key=allocated.__getitem__) for part in runs]
+        part, peak = max(zip(runs, peaks, strict=True), key=lambda each: allocated[each[1]])
+        found.append(Chosen(part, len(runs), peak))
+    return sorted(found, key=lambda chosen: chosen.part.begin)

@@ -5,7 +5,7 @@ an interval from its ``begin`` to before its end.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.phases import Part, parts_of
@@ -119,74 +119,64 @@ class Segment:
     end: int
 
 
-@dataclass
 class Placements:
-    """``events``: how many events were replayed; what is there after the last one ends at this number."""
+    """Blocks and segments of a replay of a trace with a new ``allocator``. An out-of-memory ends it.
 
-    events: int = 0
-    blocks: list[Block] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
+    ``events``: how many events were replayed, without the one that found no room; what is there after the last one
+    ends at this number.
+    """
 
-
-def placements(trace: Trace, allocator: RecordingAllocator) -> Placements:
-    """Replay a trace with a new ``allocator``. An out-of-memory ends it: the event without room is not counted."""
-    return _Builder(trace, allocator).build()
-
-
-class _Builder:
     def __init__(self, trace: Trace, allocator: RecordingAllocator):
-        self.trace, self.allocator = trace, allocator
-        self.found = Placements()
-        self.in_use: dict[int, Block] = {}  # by address
-        self.mapped: dict[int, Segment] = {}  # by address
-        self.end = len(trace.events)  # of what has no end yet
-
-    def build(self) -> Placements:
-        allocated, done = self.allocator.allocated, 0
-        for event, _ in zip(self.trace.events, replayed(self.trace, self.allocator), strict=False):
-            for action in self.allocator.actions:
+        self.events = 0
+        self.blocks: list[Block] = []
+        self.segments: list[Segment] = []
+        self._in_use: dict[int, Block] = {}  # by address
+        self._mapped: dict[int, Segment] = {}  # by address
+        self._end = len(trace.events)  # of what has no end yet
+        allocated = allocator.allocated
+        for event, _ in zip(trace.events, replayed(trace, allocator), strict=False):
+            for action in allocator.actions:
                 if action.name == "alloc":
                     assert isinstance(event, Alloc)
-                    size = self.allocator.allocated - allocated
-                    block = Block(event.site, action.nbytes, size, action.address, done, self.end, self.end)
-                    self.in_use[action.address] = block
-                    self.found.blocks.append(block)
+                    size = allocator.allocated - allocated
+                    block = Block(event.site, action.nbytes, size, action.address, self.events, self._end, self._end)
+                    self._in_use[action.address] = block
+                    self.blocks.append(block)
                 else:
-                    self._note(action, done)
-            self.allocator.actions.clear()
-            allocated, done = self.allocator.allocated, done + 1
-        for block in self.found.blocks:
-            block.freed, block.reusable = min(block.freed, done), min(block.reusable, done)
-        for segment in self.found.segments:
-            segment.end = min(segment.end, done)
-        self.found.events = done
-        return self.found
+                    self._note(action, self.events)
+            allocator.actions.clear()
+            allocated = allocator.allocated
+            self.events += 1
+        for block in self.blocks:
+            block.freed, block.reusable = min(block.freed, self.events), min(block.reusable, self.events)
+        for segment in self.segments:
+            segment.end = min(segment.end, self.events)
 
     def _note(self, action: Action, index: int) -> None:
         match action.name:
             case "free_requested":
-                self.in_use[action.address].freed = index
+                self._in_use[action.address].freed = index
             case "free_completed":
-                self.in_use.pop(action.address).reusable = index
+                self._in_use.pop(action.address).reusable = index
             case "segment_alloc" | "segment_map":
                 page = 0 if action.base is None else action.page
                 base = action.address if action.base is None else action.base
-                self._add(Segment(action.address, action.nbytes, base, page, index, self.end))
+                self._add(Segment(action.address, action.nbytes, base, page, index, self._end))
             case "segment_free" | "segment_unmap":
                 self._remove(action.address, action.address + action.nbytes, index)
 
     def _add(self, segment: Segment) -> None:
-        self.mapped[segment.address] = segment
-        self.found.segments.append(segment)
+        self._mapped[segment.address] = segment
+        self.segments.append(segment)
 
     def _remove(self, start: int, stop: int, index: int) -> None:
         """End the segments between two addresses. What lies beside them goes on as segments of their own."""
-        for segment in list(self.mapped.values()):
+        for segment in list(self._mapped.values()):
             if segment.address >= stop or start >= segment.address + segment.size:
                 continue
-            del self.mapped[segment.address]
+            del self._mapped[segment.address]
             segment.end = index
             behind = segment.address + segment.size
             for address, end in ((segment.address, min(start, behind)), (max(stop, segment.address), behind)):
                 if end > address:
-                    self._add(Segment(address, end - address, segment.base, segment.page, index, self.end))
+                    self._add(Segment(address, end - address, segment.base, segment.page, index, self._end))

@@ -7,7 +7,6 @@ are fitted to them.
 
 import csv
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 from memlab.analyse.explain.outside import handles_made
@@ -15,12 +14,10 @@ from memlab.analyse.explain.recorded_ranks import read_marks
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.runs.folder import RunFolder
 
-COLUMNS = ("run", "rank", "ranks", "phase", "module", "call", "handle", "outside_bytes")
-
 
 def main() -> None:
     out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(COLUMNS)
+    out.writerow(("run", "rank", "ranks", "phase", "module", "call", "handle", "outside_bytes"))
     for folder in map(RunFolder, map(Path, sys.argv[1:])):
         ranks = folder.ranks_with_history()
         for rank in ranks:
@@ -28,7 +25,7 @@ def main() -> None:
             made = handles_made(snapshot.entries)
             _, driver = read_marks(folder.memory_marks(rank))
             readings = driver.on(snapshot.device).readings
-            for last, now in pairwise([None, *readings]):
+            for last, now in zip([None, *readings], readings, strict=False):
                 handle = last is not None and any(last.until_us <= time <= now.time_us for time in made)
                 what = (now.phase, now.module, now.call or "", int(handle))
                 out.writerow((folder.path.name, rank, len(ranks), *what, now.outside))

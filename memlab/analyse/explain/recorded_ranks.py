@@ -18,7 +18,7 @@ from memlab.analyse.explain.out_of_memory import OutOfMemory, last_events, last_
 from memlab.analyse.explain.outside import Device, MeasuredDevice, Outside, Reading, Readings, handles_made
 from memlab.analyse.explain.phases import parts_of
 from memlab.analyse.explain.snapshot import Snapshot, read_snapshot
-from memlab.analyse.explain.snapshot_trace import Marks, MeasuredTrace, PartEnd, piece_and_module, trace_of
+from memlab.analyse.explain.snapshot_trace import Marks, MeasuredTrace, PartEnd, trace_of
 from memlab.attach import owner
 from memlab.core.errors import ConfigError, RecordError
 from memlab.core.schema import check_of
@@ -58,7 +58,7 @@ class ReadingMarks(UsedMarks):
     until_us: Count
 
 
-class GpuMarks(TypedDict, total=False):
+class GpuMarks(TypedDict):
     """All that the driver told of one GPU. ``gpu``: NVML's index."""
 
     gpu: Count | None
@@ -66,8 +66,8 @@ class GpuMarks(TypedDict, total=False):
     readings: list[ReadingMarks]
 
 
-class OutsideMarks(GpuMarks, total=False):
-    """``devices``: index of a GPU in this process -> its marks. Older files have those of one GPU beside ``pid``."""
+class OutsideMarks(TypedDict):
+    """``devices``: index of a GPU in this process -> its marks."""
 
     pid: int
     devices: dict[str, GpuMarks]
@@ -80,24 +80,24 @@ class OwnersMarks(TypedDict):
     looks: dict[str, dict[str, Count]]
 
 
-class _Optional(TypedDict, total=False):
-    device: Count
-    first_piece: Count
-    import_paths: list[str]
+class _OutOfMemoryMarks(TypedDict, total=False):
     last_parts: list[PartEnd]
-    snapshot_sha256: str
 
 
-class MarksFile(_Optional):
+class MarksFile(_OutOfMemoryMarks):
     """What the meters of a rank noted beside its memory history (attach/memory_history.py) or an out-of-memory.
 
     ``snapshot_sha256``: of the file with the history.
     """
 
     folder: str
+    import_paths: list[str]
+    device: Count
+    first_piece: Count
     pieces: list[PieceMarks]
     owners: OwnersMarks
     outside: OutsideMarks
+    snapshot_sha256: str
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,14 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
             ],
             owners=owner.from_json(values["owners"]),
             folder=values["folder"],
-            first=values.get("first_piece", 0),
-            import_paths=list(filter(None, values.get("import_paths", ()))),
+            first=values["first_piece"],
+            import_paths=list(filter(None, values["import_paths"])),
             last_parts=values.get("last_parts"),
-            snapshot_sha256=values.get("snapshot_sha256", ""),
+            snapshot_sha256=values["snapshot_sha256"],
         )
-        outside, device = values["outside"], values.get("device", 0)
-        pid, devices = str(outside["pid"]), outside.get("devices", {device: outside})  # older: the readings of one GPU
-        return marks, Driver(pid, device, {int(index): _readings(each, pid) for index, each in devices.items()})
+        pid = str(values["outside"]["pid"])
+        readings = {int(index): _readings(each, pid) for index, each in values["outside"]["devices"].items()}
+        return marks, Driver(pid, values["device"], readings)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
 
@@ -143,7 +143,7 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
 def _readings(values: dict[str, Any], pid: str) -> Readings:
     before = values["before"]
     first = None if before is None else (before["used_bytes"], _others(before, pid))
-    return Readings(first, [_reading(reading, pid) for reading in values["readings"]], values.get("gpu"))
+    return Readings(first, [_reading(reading, pid) for reading in values["readings"]], values["gpu"])
 
 
 def _reading(values: dict[str, Any], pid: str) -> Reading:
@@ -182,16 +182,14 @@ class RecordedRanks:
     def explain(self, rank: int) -> Explained:
         """Explain a rank. Raises :class:`RecordError` if it left nothing, or its files are not usable."""
         folder = self._folder
-        recorded = kept = None
+        found = None
         if rank in self._with_history:
-            recorded = self._explain_files(rank, folder.snapshot_file(rank), folder.memory_marks(rank))
+            found = self._explain_files(rank, folder.snapshot_file(rank), folder.memory_marks(rank))
         if rank in self._out_of_memory:
             kept = self._explain_kept(rank)
-        found = recorded or kept
+            found = replace(found, oom=kept.oom) if found else kept  # it came after the history
         if found is None:
             raise RecordError(NO_HISTORY)
-        if recorded and kept:
-            found = replace(recorded, oom=kept.oom)  # which came later
         result = self._results.get(rank)
         if found.oom is None or result is None:
             return found
@@ -215,9 +213,10 @@ class RecordedRanks:
             raise RecordError(f"{snapshot_file}: the history is empty: nothing was allocated on the GPU")
         if min(measured.reserved) < 0:
             raise RecordError(f"{snapshot_file}: damaged: the allocator gives more memory back than it has")
+        with open_regular(snapshot_file) as content:
+            if hashlib.file_digest(content, "sha256").hexdigest() != marks.snapshot_sha256:
+                raise RecordError(f"{marks_file}: not from the recording of {snapshot_file.name}")
         readings = driver.on(snapshot.device)
-        if not _are_together(snapshot_file, snapshot, marks, readings):
-            raise RecordError(f"{marks_file}: not from the recording of {snapshot_file.name}")
         settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
         try:
             options = parse(settings)
@@ -248,21 +247,6 @@ class RecordedRanks:
                 _, driver = read_marks(self._folder.memory_marks(rank))
                 found.append((rank, driver.pid, driver.on(driver.device).gpu))
         return found
-
-
-def _are_together(file: Path, snapshot: Snapshot, marks: Marks, readings: Readings) -> bool:
-    """Return whether the marks were written with the snapshot. Older ones, which do not name its file, cannot be if
-    they lack a part of the run that it names, or if their readings of the driver's figure all come before it or after.
-    """
-    if marks.snapshot_sha256:
-        with open_regular(file) as content:
-            return hashlib.file_digest(content, "sha256").hexdigest() == marks.snapshot_sha256
-    if max(piece_and_module(entry.label)[0] for entry in snapshot.entries) >= marks.first + len(marks.pieces):
-        return False
-    if marks.last_parts is not None or not readings.readings:
-        return True
-    first, last = snapshot.entries[0].time_us, snapshot.entries[-1].time_us
-    return not last or (readings.readings[0].time_us <= last and first <= readings.readings[-1].until_us)
 
 
 def _out_of_memory(

@@ -18,30 +18,26 @@ from memlab.predict.time.step_time import StepTime, predict_step_time, predict_s
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What a run needs on a GPU of any size: bytes of the rank that needs the most.
+class Peaks:
+    """Peaks in bytes, each of the highest rank. ``used``: reserved memory, and what is outside the allocator."""
 
-    ``verdict``: on the GPU of the hardware entry. ``allocated``, ``reserved``: peaks. ``used``: reserved memory at its
-    peak, and what is outside the allocator. ``host``: of the process. ``step``: ``None`` if the time is not known.
-    ``rank``: the fullest rank, explained.
-    """
-
-    verdict: str
     allocated: int
     reserved: int
     used: int
-    host: int
-    step: StepTime | None
-    rank: Explained
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Peaks of a measured run, in bytes, each of its highest rank."""
+class Needs(Peaks):
+    """What a run needs on a GPU of any size: bytes of the rank that needs the most.
 
-    allocated: int
-    reserved: int
-    used: int
+    ``host``: of the process. ``verdict``: on the GPU of the hardware entry. ``step``: ``None`` if the time is not
+    known. ``rank``: the fullest rank, explained.
+    """
+
+    host: int
+    verdict: str
+    step: StepTime | None
+    rank: Explained
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class Remedies:
     changes that could save memory."""
 
     base: Needs
-    measured: Measured | None
+    measured: Peaks | None
     tried: list[Remedy]
     not_tried: list[str]
 
@@ -110,7 +106,7 @@ def needs_of(run: PredictedRun) -> Needs:
         else predict_step_time(config, run.traces, calibrations.step)
     )
     reserved = found.used - gpu_memory(config, run.traces.values()).outside
-    return Needs(found.verdict, rank.peak.allocated, reserved, found.used, found.host, step, rank)
+    return Needs(rank.peak.allocated, reserved, found.used, found.host, found.verdict, step, rank)
 
 
 def _remedy(change: Change, run: PredictedRun | str, base: Needs) -> Remedy:
@@ -121,8 +117,8 @@ def _remedy(change: Change, run: PredictedRun | str, base: Needs) -> Remedy:
     return Remedy(change.told, change.price, changed, accounting.side_by_side(kinds))
 
 
-def _measured(record: Record) -> Measured | None:
+def _measured(record: Record) -> Peaks | None:
     if record.source == PREDICTED or record.status != "ok":
         return None
     keys = ("peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
-    return Measured(*(max(rank[key] or 0 for rank in record.ranks) for key in keys))
+    return Peaks(*(max(rank[key] or 0 for rank in record.ranks) for key in keys))

@@ -163,7 +163,7 @@ class Marks:
     ``folder``: the command's working folder. ``first``: number of the first of the ``pieces``; those before it are not
     kept. ``import_paths``: folders that the command imported from; empty if they are not known. ``last_parts``: those
     before an out-of-memory without a history, whose only entry is the failed request; ``None`` with a history.
-    ``snapshot_sha256``: of the snapshot's file; empty in older marks.
+    ``snapshot_sha256``: of the snapshot's file.
     """
 
     pieces: Sequence[tuple[str, Piece]] = ()

@@ -20,7 +20,7 @@ from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.findings import findings
 from memlab.analyse.explain.out_of_memory import OutOfMemory
 from memlab.analyse.explain.phases import parts_of
-from memlab.analyse.explain.placements import Block, Segment, event_times, placements
+from memlab.analyse.explain.placements import Block, Placements, Segment, event_times
 from memlab.analyse.explain.remedies import Remedies
 from memlab.core.record import Record, phases_of
 from memlab.predict.memory.host import host_changes
@@ -126,7 +126,7 @@ def history(rank: Explained, record: Record, run: int) -> dict[str, Any]:
     """Return the history of one rank of a record, the run with this number. Sizes are in bytes, times in
     microseconds."""
     trace = rank.history.trace
-    found = placements(trace, rank.history.recorder())
+    found = Placements(trace, rank.history.recorder())
     strings: dict[str, int] = {}
     return {
         "run": run,

@@ -25,21 +25,16 @@ def reserved_against_allocated(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     figure, panels = canvas.new_figure(1, 2)
     against, gap = panels[0]
     highest = 0.0
-    for label, members in sheet.configurations.items():
-        points = sorted(
-            (tokens_of(run), peak(run, held) / GIB, peak(run, "peak_reserved_bytes") / GIB)
-            for run in members
-            if run.fits_and_lasts and peak(run, held) is not None and peak(run, "peak_reserved_bytes") is not None
-        )
-        if not points:
-            continue
+    has_both = sheet.having(
+        lambda run: peak(run, held) is not None and _memory(run), "no run has both allocated and reserved memory"
+    )
+    for label, members in has_both.items():
+        points = sorted((tokens_of(run), (peak(run, held) or 0) / GIB, _memory(run)) for run in members)
         tokens, used, reserved = zip(*points, strict=True)
         highest = max(highest, *reserved, *used)
         marks = canvas.cloud(sheet.styles[label], points, alpha=0.8)
         against.plot(used, reserved, label=canvas.plain(sheet.short(label)) or "runs", **marks)
         gap.plot(tokens, [high - low for low, high in zip(used, reserved, strict=True)], **marks)
-    if not highest:
-        raise NothingToDraw("no run has both allocated and reserved memory")
     against.plot([0, highest], [0, highest], color=OOM_COLOR, linewidth=0.9, label=f"reserved = {_word(held)}")
     against.set_xlabel(f"{units.name(held)}, GiB, highest rank")
     against.set_ylabel("peak reserved, GiB, highest rank")
@@ -100,15 +95,12 @@ def pareto(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     """Draw reserved memory of the highest rank against tokens/s of all GPUs."""
     figure, panels = canvas.new_figure(1, 1, 4.0)
     axes = panels[0][0]
-    drawn = []
-    for label, members in sheet.configurations.items():
-        points = [run for run in members if run.fits_and_lasts and _memory(run) and _speed(run)]
-        drawn += points
-        if points:
-            marks = canvas.cloud(sheet.styles[label], points, alpha=0.75)
-            axes.plot(*_places(points), label=canvas.plain(sheet.short(label)) or "runs", **marks)
-    if not drawn:
-        raise NothingToDraw(f"no run has both memory and a known speed{sheet.unknown_speed}")
+    lacking = f"no run has both memory and a known speed{sheet.unknown_speed}"
+    known = sheet.having(lambda run: _memory(run) and _speed(run), lacking)
+    for label, points in known.items():
+        marks = canvas.cloud(sheet.styles[label], points, alpha=0.75)
+        axes.plot(*_places(points), label=canvas.plain(sheet.short(label)) or "runs", **marks)
+    drawn = [run for points in known.values() for run in points]
     best = front(drawn)
     axes.step(
         *_places(best), where="post", color=OOM_COLOR, linewidth=1.0, label="front: no run is faster with less memory"
@@ -154,15 +146,9 @@ PRICE = "usd_per_million_tokens"
 
 def cost(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     """Draw a bar for the cheapest point of each configuration, cheapest first, and a tick for every other point."""
-    priced = {}
-    for label, members in sheet.configurations.items():
-        points = [run for run in members if run.fits_and_lasts and run.comparable(PRICE)]
-        if points:
-            priced[label] = sorted(points, key=lambda run: run.summary[PRICE])
-    if not priced:
-        raise NothingToDraw(
-            f"no run has a price and a known speed{sheet.unknown_speed or ' (hardware.usd_per_gpu_hour)'}"
-        )
+    lacking = f"no run has a price and a known speed{sheet.unknown_speed or ' (hardware.usd_per_gpu_hour)'}"
+    known = sheet.having(lambda run: run.comparable(PRICE), lacking)
+    priced = {label: sorted(points, key=lambda run: run.summary[PRICE]) for label, points in known.items()}
     ordered = sorted(priced, key=lambda label: priced[label][0].summary[PRICE])
     figure, panels = canvas.new_figure(1, 1, 1.0 + 0.42 * len(ordered))
     axes = panels[0][0]
@@ -199,13 +185,8 @@ PANELS_IN_A_ROW, MOST_PANELS = 3, 9
 
 def phases(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     """Draw the largest point of each configuration, for at most nine configurations."""
-    chosen = {}
-    for label, members in sheet.configurations.items():
-        known = [run for run in members if run.fits_and_lasts and any(phase in run.phases for phase in PHASES)]
-        if known:
-            chosen[label] = max(known, key=tokens_of)
-    if not chosen:
-        raise NothingToDraw("no run has memory by phase")
+    known = sheet.having(lambda run: set(PHASES) & run.phases.keys(), "no run has memory by phase")
+    chosen = {label: max(runs, key=tokens_of) for label, runs in known.items()}
     figure, panels, notes = canvas.new_panels(chosen, MOST_PANELS, PANELS_IN_A_ROW, (0.6, 2.4), sharey=True)
     for axes, (label, run) in zip(panels, chosen.items(), strict=False):
         _bars(axes, run)
@@ -270,9 +251,9 @@ def _curve(run: RunView) -> Mapping[str, Any] | None:
     except RecordError:
         return None
     for rank in sorted(ranks, key=lambda rank: rank.get("peak_reserved_bytes") or 0, reverse=True):
-        curve = rank.get("curve") or {}
-        lines = [curve.get(key) for key in ("event", "allocated_bytes", "reserved_bytes")]
-        if all(isinstance(line, list) and line and len(line) == len(lines[0]) for line in lines):
+        curve = rank["curve"]
+        lengths = {len(curve[key]) for key in ("event", "allocated_bytes", "reserved_bytes")} if curve else {0}
+        if len(lengths) == 1 and 0 not in lengths:
             return curve
     return None
 

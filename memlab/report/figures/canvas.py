@@ -5,7 +5,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,17 @@ class Sheet:
     @property
     def runs(self) -> list[RunView]:
         return [run for members in self.configurations.values() for run in members]
+
+    def having(self, has: Callable[[RunView], Any], reason: str) -> dict[str, list[RunView]]:
+        """Return label -> the runs that fit, last and have what a figure shows; labels without such runs are left out.
+
+        Raises :class:`NothingToDraw` with the ``reason`` if no run has it.
+        """
+        fitting = {label: [run for run in runs if run.fits_and_lasts] for label, runs in self.configurations.items()}
+        found = {label: own for label, runs in fitting.items() if (own := list(filter(has, runs)))}
+        if not found:
+            raise NothingToDraw(reason)
+        return found
 
     @property
     def common(self) -> list[str]:
@@ -212,21 +223,17 @@ def from_zero(panels: Iterable[Any], memory_gib: float | None = None) -> None:
     """
     panels = list(panels)
     top = max((axes.dataLim.y1 for axes in panels if axes.has_data()), default=1.0) or 1.0
-    near = memory_gib is not None and 0.6 * memory_gib < top <= 1.2 * memory_gib
+    line = memory_gib if memory_gib is not None and 0.6 * memory_gib < top <= 1.2 * memory_gib else 0
     for axes in panels:
-        if near:
-            axes.axhline(memory_gib, color=OOM_COLOR, linewidth=0.9, linestyle=(0, (6, 3)), label="memory of one GPU")
-        axes.set_ylim(0, 1.06 * max(top, memory_gib if near else 0))
-
-
-def marker_size(points: Sequence[Any]) -> float:
-    """Return the marker size in typographic points: large for few data points, small for a cloud."""
-    return 6.0 if len(points) <= FEW else 1.8 if is_cloud(points) else 4.0
+        if line:
+            axes.axhline(line, color=OOM_COLOR, linewidth=0.9, linestyle=(0, (6, 3)), label="memory of one GPU")
+        axes.set_ylim(0, 1.06 * max(top, line))
 
 
 def cloud(look: Style, points: Sequence[Any], **more: Any) -> dict[str, Any]:
-    """Return how points without a line between them are drawn."""
-    marks = {"color": look.color, "marker": look.marker, "markersize": marker_size(points), "markeredgewidth": 0}
+    """Return how points without a line between them are drawn: large if they are few, small in a cloud."""
+    size = 6.0 if len(points) <= FEW else 1.8 if is_cloud(points) else 4.0
+    marks = {"color": look.color, "marker": look.marker, "markersize": size, "markeredgewidth": 0}
     return {**marks, "linestyle": "none", "rasterized": is_cloud(points), **more}
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import explain
-from memlab.analyse.explain.phases import Part, PhaseRun
+from memlab.analyse.explain.phases import Part
 from memlab.analyse.explain.placements import ROUNDING, Timeline, by_kind, timeline
 from memlab.analyse.run_view import RunView
 from memlab.core.errors import RecordError
@@ -112,7 +112,9 @@ def over_step(run: DrawnRun) -> Figure:
     _draw_step(panels[0][0], run, begin, end)
     if host:
         _draw_host_tensors(panels[1][0], run, host, begin, end)
-    canvas.counted(panels[-1][0], _axis_name(run))
+    events = "allocations, frees and other events since the step began"
+    times = "ms of the host since the step began, with the memory history recorded"
+    canvas.counted(panels[-1][0], events if run.timeline.seconds is None else times)
     step = f"step {run.rank.at.step}" if run.rank.at.step else "the step of the peak"
     return canvas.finish(figure, run.sheet, f"What holds the memory in {step}", [run.note])
 
@@ -200,12 +202,6 @@ def _position(run: DrawnRun, event: int) -> float:
 
 def _span(run: DrawnRun, part: Part) -> tuple[float, float, str]:
     return _position(run, part.begin), _position(run, part.end - 1), part.phase
-
-
-def _axis_name(run: DrawnRun) -> str:
-    if run.timeline.seconds is None:
-        return "allocations, frees and other events since the step began"
-    return "ms of the host since the step began, with the memory history recorded"
 
 
 # --- two runs over a step ---------------------------------------------------------------------------------------------
@@ -305,14 +301,11 @@ def _draw_bars(axes: Any, run: DrawnRun) -> None:
     canvas.stack_bars(
         axes, at, layers(kinds, [moment.reserved for moment in moments], outside), linewidth=0.4, width=0.36
     )
-    axes.set_xticks(range(len(run.rank.phases)), [_phase_name(phase) for phase in run.rank.phases], fontsize=7.5)
+    times = [f"\n(of {phase.times})" if phase.times > 1 else "" for phase in run.rank.phases]
+    names = [phase.part.phase.replace("_", "\n") + of for phase, of in zip(run.rank.phases, times, strict=True)]
+    axes.set_xticks(range(len(names)), names, fontsize=7.5)
     axes.grid(axis="x", visible=False)
     axes.set_ylabel("GiB of the device")
-
-
-def _phase_name(phase: PhaseRun) -> str:
-    name = phase.part.phase.replace("_", "\n")
-    return f"{name}\n(of {phase.times})" if phase.times > 1 else name
 
 
 def _host_peaks(run: DrawnRun) -> dict[str, int]:

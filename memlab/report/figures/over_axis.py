@@ -227,8 +227,8 @@ def _both(axes: Any, pairs: Sequence[Pair], key: str) -> None:
 def _difference(axes: Any, pairs: Sequence[Pair], key: str) -> None:
     tokens = [pair.tokens for pair in pairs]
     differences = [pair.differences[key] for pair in pairs]
-    if all(each.noise is not None for each in differences):
-        noise = [_scaled(key, each.noise) for each in differences]
+    noise = [_scaled(key, each.noise) for each in differences if each.noise is not None]
+    if len(noise) == len(differences):
         axes.fill_between(
             tokens, [-each for each in noise], noise, color="#999999", alpha=0.3, linewidth=0, label="noise"
         )

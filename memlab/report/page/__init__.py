@@ -10,8 +10,6 @@ from memlab.files.disk import write_output
 from memlab.report.html_file import html_file
 from memlab.report.page.payload import payload
 
-SCRIPTS = ("base", "sorting", "summary", "details", "diff", "table", "charts", "main")
-
 
 def write_page(
     runs: Sequence[RunView],
@@ -29,4 +27,5 @@ def write_page(
 
 def page(values: dict[str, Any]) -> str:
     """Return the text of the file with these values of :func:`payload`."""
-    return html_file(values, __name__, SCRIPTS)
+    scripts = ("base", "sorting", "summary", "details", "diff", "table", "charts", "main")
+    return html_file(values, __name__, scripts)

@@ -187,9 +187,6 @@ others."""
 NETWORK, KEEP, WITHOUT_WALL = f"{VARIABLE}_NETWORK", f"{VARIABLE}_KEEP", f"{VARIABLE}_UNPROTECTED"
 OPEN, ALLOWED = "open", "allowed"
 
-TRY_S = 30
-
-
 NO_WALL = (
     "This system gives neither unprivileged user namespaces with overlayfs nor Landlock with a filter of system calls: "
     "programs that call the kernel themselves would really write, delete and send. Predict on a machine or in a "
@@ -274,7 +271,7 @@ class Sandbox:
         try:
             writes = self.protection == NAMESPACES and os.access(".", os.W_OK)
             words = ["mkdir", f"{self._scratch.name}-try"] if writes else ["true"]
-            return not subprocess.run(self.words(words), capture_output=True, timeout=TRY_S).returncode
+            return not subprocess.run(self.words(words), capture_output=True, timeout=30).returncode
         except subprocess.TimeoutExpired:
             return False
         finally:

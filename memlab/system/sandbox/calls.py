@@ -6,6 +6,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from memlab.system.sandbox.namespaces import call
+
 IS_X86 = os.uname().machine == "x86_64"
 
 
@@ -120,16 +122,6 @@ NO_CALL = 38
 """ENOSYS."""
 OTHER_TABLE = 0x40000000
 """Numbers from here on are those of the x32 table."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def call(name: str, *arguments: object) -> int:
-    """Call a function of the C library. Raises :class:`OSError`."""
-    result = getattr(_libc, name)(*arguments)
-    if result < 0:
-        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
-    return result
 
 
 def system_call(number: int, *arguments: object) -> int:

@@ -8,8 +8,6 @@ from memlab.files.native_library import build
 
 REDIRECTION, NAMES = "redirection", "names"
 
-COMPILE_S = 120
-
 
 def library(name: str) -> Path:
     """Return the library, and build it first if the cache does not have it. Raises :class:`NativeLibraryError`."""
@@ -17,5 +15,5 @@ def library(name: str) -> Path:
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
     built = cache_folder("native") / f"{name}-{digest}.so"
     if not built.exists():
-        build(source, built, ("-O2", "-fvisibility=hidden", "-ldl"), COMPILE_S)
+        build(source, built, ("-O2", "-fvisibility=hidden", "-ldl"), timeout_s=120)
     return built

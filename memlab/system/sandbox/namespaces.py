@@ -43,10 +43,8 @@ FAILED = 125
 NOT_FOUND = 127
 """Exit code if the program does not exist, as of a shell."""
 
-SPECIAL = ("/proc", "/sys", "/dev")
 SETTINGS = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 """Entries of /proc by which root changes the whole machine; Docker's default makes the same ones read-only."""
-MOST_USER_NAMESPACES = "sys/user/max_user_namespaces"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "pts")
 LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 
@@ -90,12 +88,14 @@ def main() -> int:
     child = os.fork()
     if child:
         return attend(child)
-    keep, below, layers = (
-        [Path(option.removeprefix(name)) for option in options if option.startswith(name)]
-        for name in (KEEP, BELOW, LAYER)
-    )
+    keep, below, layers = (list(map(Path, given(name, options))) for name in (KEEP, BELOW, LAYER))
     with_layers = dict.fromkeys(below, layers)
     return _first_process(Path(scratch), NETWORK not in options, keep, with_layers, sys.argv[here + 1 :])
+
+
+def given(name: str, options: Sequence[str]) -> list[str]:
+    """Return the values of the options of this name, which ends with ``=``."""
+    return [option.removeprefix(name) for option in options if option.startswith(name)]
 
 
 def _enter(flags: int) -> None:
@@ -112,7 +112,7 @@ def _enter(flags: int) -> None:
                 code = 0
         os._exit(code)
     try:
-        _call("unshare", flags)
+        call("unshare", flags)
         os.write(entered, b"1")
     finally:
         os.close(entered)
@@ -137,7 +137,7 @@ def _first_process(
     scratch: Path, closed: bool, keep: list[Path], with_layers: dict[Path, list[Path]], words: list[str]
 ) -> int:
     """Make the program's view of the machine, and run the program. Returns its exit code."""
-    _call("prctl", SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
+    call("prctl", SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
     folder = os.getcwd()
     try:
         if closed:
@@ -168,12 +168,12 @@ def give_up_privileges() -> None:
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     with contextlib.suppress(PermissionError):  # an ordinary user has none, and gets none
         for number in set(range(last + 1)) - set(CAPABILITIES.values()):
-            _call("prctl", DROP_CAPABILITY, number, 0, 0, 0)
+            call("prctl", DROP_CAPABILITY, number, 0, 0, 0)
     held = re.findall(r"CapPrm:\s*(\S+)", Path("/proc/self/status").read_text())[0]
     kept = int(held, 16) & sum(1 << number for number in CAPABILITIES.values())
     header = struct.pack("Ii", CAPABILITY_VERSION, 0)
-    _call("capset", header, struct.pack("6I", kept, kept, 0, 0, 0, 0))  # effective, permitted, inheritable; twice
-    _call("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    call("capset", header, struct.pack("6I", kept, kept, 0, 0, 0, 0))  # effective, permitted, inheritable; twice
+    call("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
 def attend(child: int) -> int:
@@ -220,8 +220,8 @@ class View:
         self._make_special()
         (self._scratch / LAYERS).write_bytes(b"\0".join(map(os.fsencode, self._layers)))
         os.chdir(self._root)
-        _call("syscall", SYS_PIVOT_ROOT, b".", b".")
-        _call("umount2", b".", DETACH)
+        call("syscall", SYS_PIVOT_ROOT, b".", b".")
+        call("umount2", b".", DETACH)
 
     def _inside(self, path: Path) -> Path:
         return self._root / path.relative_to("/")
@@ -229,7 +229,7 @@ class View:
     def _show(self, folder: Path) -> None:
         inside = self._inside(folder)
         inside.mkdir(exist_ok=True)
-        if str(folder) in SPECIAL:
+        if str(folder) in ("/proc", "/sys", "/dev"):
             return
         try:
             if any(folder in mount.parents for mount in self._mounts):
@@ -272,7 +272,8 @@ class View:
     def _make_special(self) -> None:
         processes = self._root / "proc"
         _mount("proc", processes, 0, "proc")
-        (processes / MOST_USER_NAMESPACES).write_text("0")  # of this namespace: inside another, everybody may mount
+        most = processes / "sys/user/max_user_namespaces"
+        most.write_text("0")  # of this namespace: inside another, everybody may mount
         for each in filter(Path.exists, (processes / name for name in SETTINGS)):
             _mount(each, each, BIND | RECURSIVE)
             _make_read_only(each)
@@ -311,13 +312,13 @@ def _mount(
     source: os.PathLike | str | None, target: os.PathLike | str, flags: int, kind: str = "", data: str = ""
 ) -> None:
     words = (None if source is None else os.fsencode(source), os.fsencode(target), kind.encode() or None)
-    _call("mount", *words, flags, os.fsencode(data) or None)
+    call("mount", *words, flags, os.fsencode(data) or None)
 
 
 def _make_read_only(mount: Path) -> None:
     """Make a mount and all mounts below it read-only (mount_setattr(2), Linux 5.12)."""
     attributes = struct.pack("QQQQ", READ_ONLY, 0, 0, 0)
-    _call("syscall", SYS_MOUNT_SETATTR, -1, os.fsencode(mount), AT_RECURSIVE, attributes, len(attributes))
+    call("syscall", SYS_MOUNT_SETATTR, -1, os.fsencode(mount), AT_RECURSIVE, attributes, len(attributes))
 
 
 def _start_loopback() -> None:
@@ -325,11 +326,13 @@ def _start_loopback() -> None:
         fcntl.ioctl(any_socket, SET_INTERFACE_FLAGS, struct.pack("16sH14x", b"lo", INTERFACE_UP))
 
 
-def _call(name: str, *arguments: object) -> None:
+def call(name: str, *arguments: object) -> int:
     """Call a function of the C library. Raises :class:`OSError`."""
-    if getattr(_libc, name)(*arguments) < 0:
+    result = getattr(_libc, name)(*arguments)
+    if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
+    return result
 
 
 def _failed(error: OSError) -> int:

@@ -77,14 +77,9 @@ def restrict(abi: int, folders: Sequence[str], devices: Sequence[str], is_closed
 def main() -> None:
     here = sys.argv.index("--")
     scratch, *options = sys.argv[1:here]
-
-    def given(name: str) -> list[str]:
-        return [option.removeprefix(name) for option in options if option.startswith(name)]
-
-    os.environ["LD_PRELOAD"] = " ".join([*given(LIBRARY), *filter(None, [os.environ.get("LD_PRELOAD")])])
-    wall = Wall(
-        Path(scratch), given(namespaces.KEEP), max(map(int, given(ABI)), default=0), namespaces.NETWORK not in options
-    )
+    libraries, keep, abi = (namespaces.given(name, options) for name in (LIBRARY, namespaces.KEEP, ABI))
+    os.environ["LD_PRELOAD"] = " ".join([*libraries, *filter(None, [os.environ.get("LD_PRELOAD")])])
+    wall = Wall(Path(scratch), keep, max(map(int, abi), default=0), namespaces.NETWORK not in options)
     os._exit(wall.run(sys.argv[here + 1 :]))
 
 
@@ -101,7 +96,7 @@ class Wall:
 
     def run(self, words: list[str]) -> int:
         """Run a program, and answer its calls. Returns its exit code."""
-        calls.call("prctl", ADOPT_ORPHANS, 1, 0, 0, 0)
+        namespaces.call("prctl", ADOPT_ORPHANS, 1, 0, 0, 0)
         receives, sends = os.pipe()
         child = system_call(SYS_CLONE, SHARED_FILES | signal.SIGCHLD, 0, 0, 0, 0)  # as fork(2), but with the same files
         if not child:

@@ -75,7 +75,7 @@ def test_the_page_has_each_command_with_its_first_prediction(command, tmp_path, 
     found = list(judged_commands(records, kept_in=tmp_path))
     assert asked == [(WORDS, 2, tmp_path / "sweep" / "mine", None)]
     assert "sweep/mine: ok, predicted ok; allocated +2.00 %" in capsys.readouterr().err
-    page = document([], found, VERSIONS, [], [], [], {})
+    page = document([], found, VERSIONS, [], [], {})
     assert "| mine | 2 | ok | ok | 10.00 | +2.00 % | failed | 20.00 | +2.00 % | failed | forward +2.00 % |" in page
     assert "right for 1 of 1 points" in page
     assert "## All points" not in page

@@ -2,6 +2,8 @@
 
 import json
 import pickle
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from memlab.runs.folder import RunFolder
@@ -37,11 +39,23 @@ def marks(nbytes: int = MIB) -> dict[str, Any]:
         "folder": "",
         "owners": {"list": [], "looks": {}},
         "pieces": [piece | {"phase": phase} for phase in ("model_build", "forward")],
-        "outside": {"pid": 7, "before": {"used_bytes": 0, "processes": {}}, "readings": [reading]},
+        "outside": one_gpu({"used_bytes": 0, "processes": {}}, [reading]),
     }
+
+
+def one_gpu(before: dict[str, Any], readings: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the driver told process 7 of its only GPU."""
+    return {"pid": 7, "devices": {"0": {"gpu": 0, "before": before, "readings": readings}}}
 
 
 def keep(folder: RunFolder, rank: int, snapshot: Any, marks: Any) -> None:
     """Write the history of a rank."""
-    folder.snapshot_file(rank).write_bytes(pickle.dumps(snapshot, protocol=4))
-    folder.memory_marks(rank).write_text(json.dumps(marks))
+    keep_files(folder.snapshot_file(rank), folder.memory_marks(rank), snapshot, marks)
+
+
+def keep_files(snapshot_file: Path, marks_file: Path, snapshot: Any, marks: Any) -> None:
+    """Write a snapshot and its marks, which name it."""
+    content = pickle.dumps(snapshot, protocol=4)
+    snapshot_file.write_bytes(content)
+    whole = {"device": 0, "first_piece": 0, "import_paths": [], **marks}
+    marks_file.write_text(json.dumps({**whole, "snapshot_sha256": sha256(content).hexdigest()}))

@@ -117,7 +117,7 @@ def test_a_run_without_gpus_is_explained_by_its_prediction(capsys, tmp_path):
 
 
 def test_what_the_meters_saw_grow_needs_no_history(capsys, tmp_path):
-    kept_by = {"name": "losses", "where": "train.py:13", "bound": None, "keeps_graph": True}
+    kept_by = {"name": "losses", "where": "train.py:13", "bound": None, "keeps_graph": True, "is_scalar": False}
     growth = {"rank": 0, "bytes_per_step": 1 << 28, "steps_seen": 29, "last_step": 550, "kept_by": kept_by}
     growth |= {"agreed": True, "end_step": None, "out_of_memory_step": 551, "need_bytes": None}
     record = replace(make_record(status="gpu_oom"), command={"words": ["train.py"], "growth": growth})

@@ -22,6 +22,7 @@ def grown(record, rank):
             "where": "train.py:13",
             "bound": None,
             "keeps_graph": True,
+            "is_scalar": False,
             "is_emptied": is_emptied,
         }
         facts = {

@@ -91,7 +91,7 @@ def out_of_memory() -> Explained:
 
 def remedies_of(rank: Explained) -> Remedies:
     """Return one change that would save 40 MiB, one that saves nothing, one without a prediction, and one not tried."""
-    base = Needs("does_not_fit", 280 * MIB, 290 * MIB, 300 * MIB, GIB, None, rank)
+    base = Needs(280 * MIB, 290 * MIB, 300 * MIB, GIB, "does_not_fit", None, rank)
     saved = replace(base, verdict="fits", allocated=240 * MIB, reserved=250 * MIB, used=260 * MIB)
     blocks = side_by_side([by_kind(rank.peak.holdings)] * 2)
     tried = [

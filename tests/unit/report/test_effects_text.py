@@ -36,13 +36,6 @@ def test_a_folder_without_files_is_not_told(record):
     assert not any("written" in sentence for sentence in told)
 
 
-def test_of_calls_that_were_intercepted_nothing_else_is_claimed(record):
-    effects = {**EFFECTS, "protection": "interception"}
-    (first, *_) = effects_sentences(replace(record(), command={"words": ["train"], "effects": effects}))
-    assert "by these calls no file outside its run folder changed, and for them the network was closed." in first
-    assert first.endswith("by system calls of their own, as most Go programs do, is not known.")
-
-
 def test_of_landlock_all_is_claimed_and_without_a_wall_nothing(record):
     def first(protection: str) -> str:
         effects = {**EFFECTS, "protection": protection}

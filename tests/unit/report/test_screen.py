@@ -132,7 +132,7 @@ GROWTH = {
     "bytes_per_step": GIB // 4,
     "steps_seen": 30,
     "last_step": 32,
-    "kept_by": {"name": "losses", "where": "train.py:13", "bound": None, "keeps_graph": True},
+    "kept_by": {"name": "losses", "where": "train.py:13", "bound": None, "keeps_graph": True, "is_scalar": False},
     "agreed": True,
     "end_step": 400,
     "out_of_memory_step": 290,

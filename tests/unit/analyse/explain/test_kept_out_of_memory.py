@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from folders import make_record
+from recordings import keep_files
 from rich.console import Console
 
 from memlab.analyse.explain.accounting import UNEXPLAINED, Share
@@ -65,7 +66,6 @@ def keep(folder: RunFolder, frames=FORWARD, module: str = "layers.3.mlp", proces
     failed = {"action": "oom", "size": 70 * MIB, "device_free": 50 * MIB, "stream": 0, "time_us": 9_000_000}
     failed |= {"frames": frames, "user_metadata": f"0|{module}"}
     content = {"device_traces": [[], [failed] * actions], "segments": SEGMENTS, "allocator_settings": {}}
-    folder.out_of_memory_snapshot(0).write_bytes(pickle.dumps(content, protocol=4))
     used = CONTEXT + 154 * MIB
     reading = {"time_us": 9_000_100, "until_us": 9_000_100, "phase": "forward", "module": "", "call": "everything"}
     reading |= {"used_bytes": used, "reserved_bytes": 154 * MIB, "processes": processes or {}}
@@ -81,13 +81,12 @@ def keep(folder: RunFolder, frames=FORWARD, module: str = "layers.3.mlp", proces
     marks = {
         "device": 1,
         "folder": "/home/user",
-        "import_paths": [],
         "pieces": [{"phase": "forward", "step": 9, "where": "train.py:9", "ends_phase": False}],
         "owners": {"list": owners, "looks": {0: {BASE: 0, BASE + 40 * MIB: 1}}},
         "outside": {"pid": 5, "devices": {1: {"gpu": 1, "before": None, "readings": [reading]}}},
         "last_parts": parts,
     }
-    folder.out_of_memory_marks(0).write_text(json.dumps(marks))
+    keep_files(folder.out_of_memory_snapshot(0), folder.out_of_memory_marks(0), content, marks)
 
 
 @pytest.fixture
@@ -206,13 +205,12 @@ def test_the_recorded_steps_stay_known_beside_a_later_out_of_memory(folder):
     entries[2]["addr"] = BASE + 60 * MIB
     blocks = segment(0, block(0, 60), block(60, 40))
     content = {"device_traces": [[], entries], "segments": [blocks], "allocator_settings": {}}
-    folder.snapshot_file(0).write_bytes(pickle.dumps(content, protocol=4))
     marks = json.loads(folder.out_of_memory_marks(0).read_text())
     del marks["last_parts"]
     for of_gpu in marks["outside"]["devices"].values():
         of_gpu["readings"][0].update(time_us=1_000_000, until_us=1_000_100)
     marks["pieces"] = [{"phase": "first_forward", "step": 1, "where": "train.py:9", "ends_phase": True}]
-    folder.memory_marks(0).write_text(json.dumps(marks))
+    keep_files(folder.snapshot_file(0), folder.memory_marks(0), content, marks)
     rank = RecordedRanks(folder, []).explain(0)
     assert rank.has_history and rank.peak.requested == 100 * MIB and rank.oom.moment.requested == 124 * MIB
     shown = text(rank)
@@ -247,7 +245,8 @@ def test_a_snapshot_of_an_h200_without_its_history_adds_up(tmp_path):
     content["device_traces"] = [[failed]]
     folder = RunFolder(tmp_path)
     keep(folder)
-    folder.out_of_memory_snapshot(0).write_bytes(pickle.dumps(content, protocol=4))
+    marks = json.loads(folder.out_of_memory_marks(0).read_text())
+    keep_files(folder.out_of_memory_snapshot(0), folder.out_of_memory_marks(0), content, marks)
     moment = RecordedRanks(folder, []).explain(0).oom.moment
     in_use = [each for segment in content["segments"] for each in segment["blocks"] if each["state"] != "inactive"]
     assert moment.requested == sum(each["requested_size"] for each in in_use) > 0
@@ -259,9 +258,10 @@ def test_a_snapshot_of_an_h200_without_its_history_adds_up(tmp_path):
 def test_what_an_h200_kept_adds_up_to_the_drivers_figure(tmp_path):
     """tests/scripts/runs_out.py with --gib 20, beside other processes on the GPU (torch 2.11+cu130)."""
     folder = RunFolder(tmp_path)
-    for place in (folder.out_of_memory_snapshot(0), folder.out_of_memory_marks(0)):
-        kept = RECORDED.with_name(f"out_of_memory_h200{place.suffix}.gz")
-        place.write_bytes(gzip.decompress(kept.read_bytes()))
+    files = (RECORDED.with_name(f"out_of_memory_h200.{suffix}.gz") for suffix in ("pickle", "json"))
+    snapshot, marks = (gzip.decompress(file.read_bytes()) for file in files)
+    places = folder.out_of_memory_snapshot(0), folder.out_of_memory_marks(0)
+    keep_files(*places, pickle.loads(snapshot), json.loads(marks))
     rank = RecordedRanks(folder, []).explain(0)
     assert (rank.oom.request.site.module, rank.oom.request.site.where) == ("blocks.6", "tests/scripts/gpt.py:22")
     assert rank.oom.part[:2] == ("forward", 3) and rank.oom.last_parts[-1].phase == "optimizer_step"

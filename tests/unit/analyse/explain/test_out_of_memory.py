@@ -1,11 +1,10 @@
 """A history that ends with an out-of-memory: the request, what was free, who held what, and the last events."""
 
 import io
-import json
-import pickle
 from types import SimpleNamespace
 
 import pytest
+from recordings import keep, one_gpu
 from rich.console import Console
 
 from memlab.analyse.explain.accounting import UNEXPLAINED
@@ -63,22 +62,20 @@ SEGMENTS = [
 def rank(tmp_path):
     content = {"device_traces": [ENTRIES], "segments": SEGMENTS, "allocator_settings": {}}
     folder = RunFolder(tmp_path)
-    folder.snapshot_file(0).write_bytes(pickle.dumps(content, protocol=4))
     reading = {"time_us": 900_000, "until_us": 1_400_000, "phase": "load", "module": "", "call": "set_device"}
     reading |= {"used_bytes": CONTEXT, "reserved_bytes": 0, "processes": {}}
     pieces = [
         {"phase": "backward", "step": 8, "where": "train.py:6", "ends_phase": True},
         {"phase": "forward", "step": 9, "where": "train.py:5", "ends_phase": False},
     ]
-    before = {"used_bytes": 0, "processes": {}}
     marks = {
         "folder": "/home/user",
         "first_piece": 3,
         "pieces": pieces,
         "owners": {"list": [["weights", "GPT", "head.weight", "float32", True, 1]], "looks": {4: {BASE: 0}}},
-        "outside": {"pid": 7, "before": before, "readings": [reading]},
+        "outside": one_gpu({"used_bytes": 0, "processes": {}}, [reading]),
     }
-    folder.memory_marks(0).write_text(json.dumps(marks))
+    keep(folder, 0, content, marks)
     return RecordedRanks(folder, []).explain(0)
 
 

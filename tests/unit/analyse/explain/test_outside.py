@@ -1,9 +1,9 @@
 """Memory outside the allocator: each part is what the driver's figure grew by, and the parts add up to that figure."""
 
-import json
 from itertools import pairwise
 
 import pytest
+from recordings import keep_files, one_gpu
 
 from memlab.analyse.explain.outside import (
     CONTEXT,
@@ -176,7 +176,8 @@ def test_a_handle_shows_by_the_request_for_its_workspace():
 
 def marks(tmp_path, values):
     path = tmp_path / "rank0.memory_marks.json"
-    path.write_text(json.dumps({"folder": "/home/user", "owners": {"list": [], "looks": {}}, **values}))
+    whole = {"folder": "/home/user", "owners": {"list": [], "looks": {}}, **values}
+    keep_files(tmp_path / "rank0.memory_snapshot.pickle", path, {}, whole)
     return read_marks(path)
 
 
@@ -186,18 +187,17 @@ def test_readings_are_taken_from_the_marks(tmp_path):
     values = {
         "pieces": [],
         "first_piece": 3,
-        "outside": {"pid": 7, "before": {"used_bytes": 1, "processes": {}}, "readings": [reading]},
+        "outside": one_gpu({"used_bytes": 1, "processes": {}}, [reading]),
     }
     found, driver = marks(tmp_path, values)
     assert found.first == 3
     expected = [Reading("", "", "set_device", 6, {"1": 2}, 5, 9, reserved=4)]
-    assert driver.on(0) == Readings((1, {}), expected)
-    whole = values["outside"]
-    values["outside"] = {"pid": 7, "devices": {"1": whole | {"gpu": 5}}}
+    assert driver.on(0) == Readings((1, {}), expected, gpu=0)
+    devices = values["outside"]["devices"]
+    devices["1"] = devices.pop("0") | {"gpu": 5}
     driver = marks(tmp_path, values | {"device": 1})[1]
     assert (driver.pid, driver.device) == ("7", 1)
     assert driver.on(1) == Readings((1, {}), expected, gpu=5) and driver.on(0).readings == []
-    values["outside"] = whole
-    whole["readings"][0].pop("call")
+    reading.pop("call")
     with pytest.raises(RecordError, match="not the marks of a memory history"):
         marks(tmp_path, values)

@@ -108,7 +108,8 @@ def test_what_a_phase_has_freed_before_its_peak_is_said():
     trace = Trace(0, 1, events=events, phases=PHASES, sites=TRACE.sites)
     allocated = [allocator.allocated for allocator in replayed(trace, CachingAllocator())]
     run = highest_runs(parts_of(trace, len(allocated)), allocated)[1]
-    sentence = phase_sentence(PhaseRun.of(run, moments(trace, run.events, CachingAllocator())))
+    found = moments(trace, run.events, CachingAllocator())
+    sentence = phase_sentence(PhaseRun(run.part, run.times, *(found[event] for event in run.events)))
     assert sentence == (
         "backward begins with 9.00 GiB allocated: activations (9.00 GiB). Until its peak, 10.0 GiB, it adds gradients "
         "(10.0 GiB), which stay. By then it has freed activations (9.00 GiB). It ends with 10.0 GiB."

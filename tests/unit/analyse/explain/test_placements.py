@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from memlab.analyse.explain.placements import placements
+from memlab.analyse.explain.placements import Placements
 from memlab.predict.allocator import CachingAllocator, Options, RecordingAllocator, parse
 from memlab.predict.trace.events import Alloc, EmptyCache, Free, RecordStream
 from memlab.predict.trace.trace_format import Trace, apply
@@ -29,7 +29,7 @@ def random_trace(seed: int) -> Trace:
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True", "max_split_size_mb:20"])
 def test_they_hold_what_the_allocator_holds_after_every_event(settings):
     trace, allocator = random_trace(1), CachingAllocator(parse(settings))
-    found = placements(trace, RecordingAllocator(parse(settings)))
+    found = Placements(trace, RecordingAllocator(parse(settings)))
     assert found.events == len(trace.events)
     for index, event in enumerate(trace.events):
         apply(event, allocator)
@@ -49,7 +49,7 @@ def test_they_hold_what_the_allocator_holds_after_every_event(settings):
 
 def test_pages_of_an_expandable_segment_go_back_alone():
     events = [Alloc(0, 45 * MIB, 0, 0), Alloc(1, 5 * MIB, 0, 0), Free(0), EmptyCache()]
-    found = placements(Trace(0, 1, events=events), RecordingAllocator(parse("expandable_segments:True")))
+    found = Placements(Trace(0, 1, events=events), RecordingAllocator(parse("expandable_segments:True")))
     (block, kept) = found.blocks
     assert (block.begin, block.freed, kept.freed) == (0, 2, 4)
     left = [segment for segment in found.segments if segment.end == 4]
@@ -61,7 +61,7 @@ def test_pages_of_an_expandable_segment_go_back_alone():
 
 def test_an_out_of_memory_ends_the_intervals_before_it():
     events = [Alloc(0, 30 * MIB, 0, 0), Alloc(1, 30 * MIB, 0, 0), Free(0)]
-    found = placements(Trace(0, 1, events=events), RecordingAllocator(Options(), 40 * MIB))
+    found = Placements(Trace(0, 1, events=events), RecordingAllocator(Options(), 40 * MIB))
     assert found.events == 1
     assert [(block.begin, block.freed, block.reusable) for block in found.blocks] == [(0, 1, 1)]
     assert [(segment.begin, segment.end) for segment in found.segments] == [(0, 1)]
