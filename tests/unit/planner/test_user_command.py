@@ -5,10 +5,11 @@ import subprocess
 import sys
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from memlab.core.config import Hardware
+from memlab.core.config import Config, Hardware
 from memlab.core.errors import FolderError, MemlabError
 from memlab.planner import user_command
 from memlab.planner.user_command import HUB, TRACKERS
@@ -79,6 +80,10 @@ def test_the_rank_that_failed_first_is_named_and_not_one_that_its_launcher_ended
     assert reason == "on simulated GPUs, rank 1: ValueError: no"
 
 
+TRACED: Any = SimpleNamespace(config=Config(), traces={0: SimpleNamespace(choices=["routing"], events=[])})
+"""A command that has chosen experts."""
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch, record) -> RunFolder:
     """A run folder, for a prediction without ranks."""
@@ -96,7 +101,7 @@ def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, mo
         places.append(folder.path)
         if len(places) == 2:
             raise ShadowError("seen")
-        return SimpleNamespace(traces={0: SimpleNamespace(choices=["routing"])})
+        return TRACED
 
     monkeypatch.setattr(user_command, "traced_command", traced)
     (tmp_path / "precious").mkdir()
@@ -106,8 +111,8 @@ def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, mo
     assert found.command["ranges"] == [{"choice": "routing", "failure": "seen"}]
 
 
-@pytest.mark.parametrize("is_early", [True, False])
-def test_the_other_end_begins_with_the_choice_where_a_core_is_free(monkeypatch, folder, is_early):
+@pytest.mark.parametrize("has_free_core", [True, False])
+def test_the_other_end_begins_with_the_choice_where_a_core_is_free(monkeypatch, folder, has_free_core):
     monkeypatch.setattr(user_command, "POLL_S", 0.01)
     began, tokens = threading.Event(), []
 
@@ -117,15 +122,15 @@ def test_the_other_end_begins_with_the_choice_where_a_core_is_free(monkeypatch, 
             with monkeypatch.context() as process:
                 process.setenv(run_command.VARIABLE, str(folder.own_folder(".attach")))
                 run_command.note_choice("routing")
-            assert began.wait(60 if is_early else 0.1) == is_early
+            assert began.wait(60 if has_free_core else 0.1) == has_free_core
         else:
             began.set()
             raise ShadowError("seen")
-        return SimpleNamespace(traces={0: SimpleNamespace(choices=["routing"])})
+        return TRACED
 
     monkeypatch.setattr(user_command, "traced_command", traced)
     gpu = Hardware(memory_gib=80.0)
-    found = user_command.predicted_record(["train.py"], gpu, folder, None, TOKEN, is_early=is_early)
+    found = user_command.predicted_record(["train.py"], gpu, folder, None, TOKEN, has_free_core=has_free_core)
     assert [each["choice"] for each in found.command["ranges"]] == ["routing"]
     assert tokens == ["token-script", "token-routing"]
 
@@ -139,7 +144,7 @@ def test_the_other_end_runs_beside_the_replays_and_ends_with_what_interrupts_the
             began.set()
             process.wait()
             ended.set()
-        return SimpleNamespace(traces={0: SimpleNamespace(choices=["routing"])})
+        return TRACED
 
     def interrupted(traced):
         assert began.wait(60)
