@@ -1,9 +1,9 @@
 """Execution of a sweep: every job gets a record, in as few launches as possible, also after failures.
 
 memlab skips jobs that are done and records unsupported jobs with their reason. It groups the rest into launches. A
-backend runs each launch: it measures or predicts the jobs. An out-of-memory ends its launch. Larger jobs
-and repeats of the same configuration are then recorded as implied, and the other jobs go on in a new launch. A round of
-repeats begins when the previous round is over.
+backend runs each launch: it measures or predicts the jobs. An out-of-memory ends its launch. Larger jobs and repeats of
+the same configuration are then recorded as implied, and the other jobs go on in a new launch. A round of repeats begins
+when the previous round is over.
 """
 
 import random
