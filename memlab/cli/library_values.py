@@ -105,8 +105,9 @@ def _hint(path: str, key: str, value: Any, keys: library_keys.Keys) -> str:
     """Make a hint: the nearest key, or the words here for its values if groups set them."""
     for meant in get_close_matches(key, keys, n=1, cutoff=0.5):
         words = [_word_of_a_group(*each) for each in flat({f"{path}.{meant}": value}, ALL_LEVELS).items()]
-        if None not in words:
-            return f"Here it is {' '.join(words)}."
+        known = [word for word in words if word is not None]
+        if len(known) == len(words):
+            return f"Here it is {' '.join(known)}."
     return nearest(key, keys, f"{path}.")
 
 

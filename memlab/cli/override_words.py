@@ -94,9 +94,10 @@ def _count(override: Override, config_dir: str | None) -> int:
 
 
 def _range_length(key: str, values: RangeSweep) -> int:
-    if not values.step or not all(math.isfinite(number) for number in (values.start, values.stop, values.step)):
+    start, stop, step = (math.nan if each is None else each for each in (values.start, values.stop, values.step))
+    if not step or not all(map(math.isfinite, (start, stop, step))):
         raise ConfigError(f"'{key}': a range needs a finite start and stop, and a step other than 0.")
-    return max(0, math.ceil((Fraction(values.stop) - Fraction(values.start)) / Fraction(values.step)))
+    return max(0, math.ceil((Fraction(stop) - Fraction(start)) / Fraction(step)))
 
 
 def expand(words: Sequence[str], config_dir: str | None = None) -> dict[str, list[str]]:

@@ -121,9 +121,9 @@ WORKER_FILE = Path(__file__).parents[1] / "worker" / "__main__.py"
 def node_words(plan: Plan) -> list[str]:
     """Return the runner's arguments that select the hosts and launcher of the ranks."""
     hardware = plan.config.hardware
-    launcher, gpus = hardware.launcher, str(hardware.gpus)
+    hostfile, launcher, gpus = map(str, (hardware.hostfile, hardware.launcher, hardware.gpus))  # several nodes have all
     # Without --no_ssh_check DeepSpeed would test ssh, without the ssh options that pdsh receives.
-    words = ["--hostfile", str(Path(hardware.hostfile).resolve()), "--launcher", launcher, "--no_ssh_check"]
+    words = ["--hostfile", str(Path(hostfile).resolve()), "--launcher", launcher, "--no_ssh_check"]
     words += ["--master_addr", master_address(plan)]
     nodes = ["--num_nodes", str(hardware.nodes)]
     if launcher == "pdsh":
@@ -144,7 +144,7 @@ def worker_words(plan: Plan) -> list[str]:
 
 def master_address(plan: Plan) -> str:
     """Return the host of rank 0, where the ranks meet: the first host of the hostfile."""
-    return next(iter(read_hostfile(plan.config.hardware.hostfile)))
+    return next(iter(read_hostfile(str(plan.config.hardware.hostfile))))
 
 
 def takes_sigterm(plan: Plan) -> bool:

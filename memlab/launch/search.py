@@ -88,7 +88,8 @@ class RunningSearch(RunningSweep):
                     return records
             left = jobs[len(records) :]
             reached = self.backend.run(left, self._control) if left else 0
-            return records + [self.results[str(job.folder)].record for job in left[:reached]]
+            found = (self.results[str(job.folder)].record for job in left[:reached])
+            return [*records, *filter(None, found)]
 
 
 def next_sizes(found: SearchResult, limit: int | None) -> Iterator[int]:

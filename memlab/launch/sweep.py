@@ -306,7 +306,7 @@ class RunningSweep:
     def _tell(self, result: JobResult) -> None:
         with self._telling:
             self.results[str(result.job.folder)] = result
-            if result.record.status in OUT_OF_MEMORY and not result.record.is_implied:
+            if (record := result.record) and record.status in OUT_OF_MEMORY and not record.is_implied:
                 self._ooms.setdefault(result.job.memory_key, []).append(result)
             with suppress(OSError):  # a closed terminal must not end the sweep
                 self.observer.finished(result)

@@ -114,7 +114,7 @@ def _range_of_orders(traced: TracedCommand, need: Mapping[str, int]) -> list[dic
     found: dict[str, list[int]] = {key: [nbytes] for key, nbytes in need.items()}
     for traces in orders:
         (results,) = rank_results([config], [traces], resolve(config).host)
-        limit = max(result.device_total_bytes for result in results) if any(each.oom for each in results) else 0
+        limit = max(result.device_total_bytes or 0 for result in results) if any(each.oom for each in results) else 0
         for key in found:
             found[key].append(limit or max(getattr(result, key) for result in results))
     return [{"choice": ORDER, **{key: [min(each), max(each)] for key, each in found.items()}}] if orders else []
@@ -165,11 +165,13 @@ def predict_command(
         return record
 
 
-def _check(words: Sequence[str], hardware: Hardware) -> None:
-    """Raise :class:`MemlabError` if the command has no program, or the hardware no memory."""
+def _check(words: Sequence[str], hardware: Hardware) -> int:
+    """Return the bytes of a GPU. Raises :class:`MemlabError` if the command has no program, or the hardware no
+    memory."""
     if hardware.memory_gib is None:
         raise ConfigError("hardware.memory_gib is not known: choose a GPU, for example hardware=h200_x1.")
     check_program(words)
+    return int(hardware.memory_gib * GIB)
 
 
 @paused_garbage_collector()  # a trace has millions of events
@@ -292,9 +294,8 @@ def traced_command(
     ``other_end``: the choice that is made the other way round (trace/shadow/choices.py). Raises :class:`CommandFailed`
     if the script fails, trains nothing, or has not ended after ``timeout_s`` seconds.
     """
-    _check(words, hardware)
     began = time.time()
-    node = Node(hardware.gpu, hardware.gpus, int(hardware.memory_gib * GIB))
+    node = Node(hardware.gpu, hardware.gpus, _check(words, hardware))
     handed_over = folder.own_folder(install.FOLDER)
     data = KeptData(words, environ)
     with data.layers() as layers, Sandbox(handed_over, environ, below=(data.folder, layers)) as sandbox:
@@ -307,7 +308,7 @@ def traced_command(
             return traced_command(words, folder, hardware, steps, {**environ, ALL_RANKS: "1"}, other_end, timeout_s)
         effects = sandbox.effects()
         meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
-        if simulated.waited_at is not None:
+        if simulated.waited_at is not None and timeout_s is not None:
             raise CommandFailed(_not_ended(simulated.waited_at, meters, timeout_s, folder), effects, "timeout")
         if reason := _failure(simulated, meters):
             raise CommandFailed(f"{reason.rstrip('.')}{ITS_OUTPUT}{folder.path / LOG}", effects)

@@ -88,7 +88,7 @@ def _cuda_finding(facts: Facts) -> Finding:
 
     With a newer minor version than the driver's, programs run, but without PTX compilation.
     """
-    torch_cuda, newest = Version(facts.torch.cuda), facts.driver_cuda
+    torch_cuda, newest = Version(str(facts.torch.cuda)), facts.driver_cuda
     runs = "an unknown CUDA" if newest is None else f"CUDA {newest[0]}.{newest[1]}"
     what = f"torch's CUDA is {facts.torch.cuda}, driver {facts.driver} runs up to {runs}"
     if newest is None or newest >= torch_cuda.release[:2]:

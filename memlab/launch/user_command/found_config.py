@@ -219,7 +219,8 @@ def _attention_and_checkpointing(facts: Facts) -> dict[str, Any]:
     if model.get("gradient_checkpointing") is not None:
         enabled = bool(model["gradient_checkpointing"])
         how = _keys(arguments_of(facts).get("gradient_checkpointing_kwargs"))
-        known |= _prefixed("checkpointing", asdict(Checkpointing(enabled=enabled, reentrant=how.get("use_reentrant"))))
+        values = {**asdict(Checkpointing(enabled=enabled)), "reentrant": how.get("use_reentrant")}
+        known |= _prefixed("checkpointing", values)
         if not enabled:
             known["checkpointing.reentrant"] = False
     return known
@@ -246,7 +247,7 @@ def _adapter(facts: Facts) -> dict[str, Any]:
         storage = bits.get("bnb_4bit_quant_storage")
         values["quant_type"] = bits.get("bnb_4bit_quant_type")
         values["double_quant"] = bits.get("bnb_4bit_use_double_quant")
-        values["quant_storage"] = names.get(storage, storage)
+        values["quant_storage"] = names.get(str(storage), storage)
     return _prefixed("adapter", values)
 
 

@@ -63,7 +63,8 @@ def fields_of_command(
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    return mean(values) if values and None not in values else None
+    known = [value for value in values if value is not None]
+    return mean(known) if known and len(known) == len(values) else None
 
 
 def environment_of(ranks: Sequence[Mapping[str, Any]], machine: Machine) -> dict[str, Any]:
