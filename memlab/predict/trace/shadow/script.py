@@ -92,7 +92,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from memlab.predict.trace.run_command import SEED, own_folder
     from memlab.predict.trace.shadow import beside_dispatcher, device, exits, mailbox, patches, stand_ins, unpredictable
     from memlab.predict.trace.shadow.recorder import Recorder
-    from memlab.predict.trace.shadow.script_steps import HostAlone, ScriptSteps
+    from memlab.predict.trace.shadow.script_steps import ScriptSteps
     from memlab.predict.trace.shadow.short_epochs import ShortEpochs
     from memlab.predict.trace.trace_format import Trace
 
@@ -118,7 +118,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     faulthandler.enable()  # compiled code may read memory that is not there
     ending = _Ending(recorder)
     options = Options(str(own_folder()), simulation.steps, started_at=simulation.started_at, probes_host=False)
-    meters = ending.file = start.begin(options, HostAlone())
+    meters = ending.file = start.begin(options)
     exits.listen(meters.session.exits)
     if simulation.steps is None:
         ShortEpochs(meters.session, recorder).install()

@@ -9,7 +9,6 @@ from collections import deque
 from typing import Any
 
 from memlab.attach.garbage_collector import paused_garbage_collector
-from memlab.attach.memory import Memory, Reading
 from memlab.attach.ownership import Ownership
 from memlab.attach.phases import AFTER_STEPS
 from memlab.attach.phases import Piece as Cut
@@ -29,13 +28,6 @@ ENOUGH_STEPS = 2
 
 STEPS_TIMED = 16
 """Most steps whose work a trace keeps, the last ones: a step of a large model has 30,000 items."""
-
-
-class HostAlone(Memory):
-    """Meters of a simulated rank. They leave the GPU's memory to the trace: each reading would replay it so far."""
-
-    def turn(self) -> Reading:
-        return Reading(*self.host.turn())
 
 
 class ScriptSteps:
