@@ -24,9 +24,6 @@ STRONG = 6.0
 
 MIN_SIDE = 3
 
-MOST_HINGES = 2_000
-"""Most places at which a hinge is tried. They bound the memory of a fit."""
-
 MANY = 200
 """Points above which :func:`leave_one_out` does not refit the line for each point."""
 
@@ -134,13 +131,26 @@ def _least_squares(x: np.ndarray, y: np.ndarray, hinge: float | None, interval=N
 
 def _best_hinge(x: np.ndarray, y: np.ndarray) -> tuple[float, float, tuple[float, float]] | None:
     """Find the measured x whose hinge has the least squared error: return x, the error, and the 95 % interval of x;
-    ``None`` if no hinge begins a rise. Of more candidates than :data:`MOST_HINGES`, evenly spaced ones are tried."""
+    ``None`` if no hinge begins a rise.
+
+    All candidates are computed at once: with sorted points, the sums over the points right of each candidate are
+    running sums.
+    """
+    order = np.argsort(x, kind="stable")
+    x, y = x[order], y[order]
     candidates = np.unique(x)[MIN_SIDE - 1 : -MIN_SIDE]
-    candidates = candidates[:: len(candidates) // MOST_HINGES + 1]
-    z = np.clip(x - candidates[:, None], 0, None)  # a row for each candidate
-    z -= z.mean(axis=1, keepdims=True)
-    slopes = z @ (y - y.mean()) / (z**2).sum(axis=1)
-    errors = ((y - y.mean() - slopes[:, None] * z) ** 2).sum(axis=1)
+    first = np.searchsorted(x, candidates, side="right")
+    right = len(x) - first
+    u, v = x - x.mean(), y - y.mean()
+    sums = (np.append(np.cumsum(each[::-1])[::-1], 0.0)[first] for each in (u, u * u, v, u * v))
+    sum_u, sum_uu, sum_v, sum_uv = sums
+    h = candidates - x.mean()
+    z_sum = sum_u - right * h
+    z_square = sum_uu - 2 * h * sum_u + right * h**2
+    zy = sum_uv - h * sum_v  # v has mean zero, so no term of means is subtracted
+    spread = z_square - z_sum**2 / len(x)
+    slopes = zy / spread
+    errors = np.maximum((v**2).sum() - zy**2 / spread, 0.0)
     errors[slopes <= 0] = inf
     if errors.min(initial=inf) == inf:
         return None

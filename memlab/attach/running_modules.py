@@ -16,8 +16,7 @@ _MADE_BY = "memlab_made_by"
 """Key in an autograd node's ``metadata``: name of the module, and thread, whose forward made the node."""
 
 _ENTRIES = "memlab_entries"
-"""Key in the ``metadata`` of a node behind a module's output: the nodes before those that its forward made, which all
-have names."""
+"""Key in the ``metadata`` of the node that made a module's output: the nodes that made what its forward used."""
 
 
 class _Thread(threading.local):
@@ -91,6 +90,7 @@ def module_of_node(node: Any) -> str:
 def _name_nodes(outputs: Any, name: str, first: int) -> Iterator[Any]:
     """Name the nodes behind a module's outputs that have no name yet, and yield them. A node has one if a module inside
     made it. ``first``: nodes with lower numbers were made before the module was entered; each thread counts on its own.
+    The nodes of a module inside all have names: they are passed over, from its outputs to its entries.
 
     The node that accumulates a parameter's gradient is named, but not yielded: it runs right after the one before it.
     """
@@ -116,5 +116,5 @@ def _name_nodes(outputs: Any, name: str, first: int) -> Iterator[Any]:
             continue
         nodes += before
     for node in last:
-        if node._sequence_nr() >= first:
+        if node._sequence_nr() >= first and node.metadata[_MADE_BY][1] == thread:
             node.metadata[_ENTRIES] = entries

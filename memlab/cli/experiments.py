@@ -247,12 +247,14 @@ def _quote(found: Schedule, config: Config) -> Quote | None:
 def _backends(jobs: Sequence[Job], config: Config) -> list[tuple[Backend, list[Job]]]:
     """Return the backends that run these jobs, each with its own."""
     predicted = [job for job in jobs if job.config.mode == "predict"]
-    found: list[tuple[Backend, list[Job]]] = [
-        (TrainingPredictions(config.force), [job for job in predicted if not job.is_command]),
-        (CommandPredictions(config.force), [job for job in predicted if job.is_command]),
-        (Measuring(detect(), config.sweep, config.force), [job for job in jobs if job.config.mode == "measure"]),
-    ]
-    return [(backend, its_jobs) for backend, its_jobs in found if its_jobs]
+    found: list[tuple[Backend, list[Job]]] = []
+    if own := [job for job in predicted if not job.is_command]:
+        found.append((TrainingPredictions(config.force), own))
+    if commands := [job for job in predicted if job.is_command]:
+        found.append((CommandPredictions(config.force), commands))
+    if measured := [job for job in jobs if job.config.mode == "measure"]:
+        found.append((Measuring(detect(), config.sweep, config.force), measured))
+    return found
 
 
 def _sweep_exit_code(sweeps: Sequence[RunningSweep], results: Sequence[JobResult]) -> int:

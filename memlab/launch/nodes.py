@@ -121,7 +121,8 @@ WORKER_FILE = Path(__file__).parents[1] / "worker" / "__main__.py"
 def node_words(plan: Plan) -> list[str]:
     """Return the runner's arguments that select the hosts and launcher of the ranks."""
     hardware = plan.config.hardware
-    hostfile, launcher, gpus = map(str, (hardware.hostfile, hardware.launcher, hardware.gpus))  # several nodes have all
+    # Where there are several nodes, the hostfile and the launcher are given.
+    hostfile, launcher, gpus = map(str, (hardware.hostfile, hardware.launcher, hardware.gpus))
     # Without --no_ssh_check DeepSpeed would test ssh, without the ssh options that pdsh receives.
     words = ["--hostfile", str(Path(hostfile).resolve()), "--launcher", launcher, "--no_ssh_check"]
     words += ["--master_addr", master_address(plan)]

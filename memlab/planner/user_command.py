@@ -189,9 +189,9 @@ def predicted_record(
     """Run the ranks that differ on simulated GPUs of ``hardware``, and return the record.
 
     ``folder`` receives the files of the ranks. ``steps``: end after this many optimizer steps. ``environ``: the
-    variables that the command would get, with the token of a launch. ``has_free_core``: whether a script may run, or a
-    trace be replayed, while another one is. The others are those of :func:`predict_command`. Raises
-    :class:`MemlabError` before anything runs.
+    variables that the command would get, with the token of a launch. ``has_free_core``: whether a
+    second script may run, or a second trace be replayed, at the same time. The others are those of
+    :func:`predict_command`. Raises :class:`MemlabError` before anything runs.
     """
     began = time.time()
     trace = partial(traced_command, hardware=hardware, steps=steps, environ=environ, timeout_s=timeout_s)

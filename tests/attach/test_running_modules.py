@@ -127,6 +127,25 @@ def test_threads_have_running_modules_of_their_own(requests):
     assert requests.modules.in_forward == ""
 
 
+class InAThread(nn.Module):
+    """Hands the output of a part to another part, in another thread, which returns it as it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.passes = nn.Tanh(), nn.Identity()
+
+    def forward(self, inputs):
+        with ThreadPoolExecutor(1) as thread:
+            return torch.sin(thread.submit(self.passes, self.part(torch.cos(inputs))).result())
+
+
+def test_what_a_module_makes_before_a_part_is_its_own_also_behind_a_part_of_another_thread(requests):
+    sin = InAThread()(torch.ones(2, requires_grad=True)).grad_fn
+    tanh = sin.next_functions[0][0]
+    cos = tanh.next_functions[0][0]
+    assert [module_of_node(node) for node in (sin, tanh, cos)] == ["InAThread", "part", "InAThread"]
+
+
 def test_a_part_of_a_known_model_keeps_its_name_outside_of_it(requests):
     model = Model(None)
     model(torch.ones(2, 8))

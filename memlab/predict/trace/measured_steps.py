@@ -20,16 +20,16 @@ three. The others have to confirm it."""
 LEAST_EQUAL = 2
 """Recorded micro-steps that are enough where their batches are equal in all measures."""
 
-FURTHER = 9 / 8
-"""How far a tensor of a batch may be larger than the largest recorded one: formulas that two confirmed go on for that
-much. Beyond, kernels may take another way."""
+REACH = 9 / 8
+"""How far formulas hold beyond the recorded batches: a tensor may have so many times the elements of the largest
+recorded one. For larger tensors, a kernel may work in another way."""
 
 _Formula = tuple[int, Sequence[tuple[int, int]]]
 """Index of a measure, and points (measure, amount) of the polynomial."""
 
 
 class Formulas:
-    """What a micro-step does for any batch, but for one that is much larger than the recorded ones (``FURTHER``).
+    """What a micro-step does for any batch that is at most a little larger than the recorded ones (``REACH``).
 
     ``steps``: the recorded ones, whose ``size`` are the measures of the batch, the elements of its ``tensors`` first.
     ``like``: the last.
@@ -58,8 +58,9 @@ class Formulas:
         return None if None in formulas else cls(like, steps, tensors, formulas, np.array(which))
 
     def at(self, size: Sequence[int]) -> Step | None:
-        """Return the step for a batch; ``None`` where it is to be traced: a measure differs that was always equal."""
-        if any(elements > FURTHER * largest for elements, largest in zip(size, self._largest, strict=False)):
+        """Return the step for a batch; ``None`` where it is to be traced: a tensor is much larger than those recorded,
+        or a measure differs that was always equal."""
+        if any(elements > REACH * largest for elements, largest in zip(size, self._largest, strict=False)):
             return None
         values = [_value(points, size[measure]) for measure, points in self._formulas]
         pairs = zip(self._constant, size, self._like.size, strict=True)

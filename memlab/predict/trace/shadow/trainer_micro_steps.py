@@ -114,7 +114,8 @@ class TrainerMicroSteps:
         step = described(size, found, [loss], origins, list(self._kept)) if followed else None
         earlier = self._outlines[kind][1 - MOST_STEPS :]
         self._outlines[kind] = [*earlier, step.outline] if step else []
-        self._formulas[kind] = Formulas.of(earlier, step, len(kind[1]) - 1) if step else None
+        tensors = len(kind[1]) - 1  # it names each tensor, then the number of measures
+        self._formulas[kind] = Formulas.of(earlier, step, tensors) if step else None
 
     @contained
     def _computed(self, kind: Any, size: tuple[int, ...]) -> tuple[Step, list[Any]] | None:

@@ -1,4 +1,4 @@
-"""Python's garbage collector does not visit the parts of a trace: millions of objects without reference cycles."""
+"""Python's garbage collector passes over the events, sites and work of a trace: millions of objects in no cycle."""
 
 import ctypes
 import gc
