@@ -43,16 +43,16 @@ faults: setup    ## a sweep killed at TRIES random moments and resumed: docs/rel
 lint: setup      ## style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --python-version 3.10 --package memlab.attach  # the ranks of commands have interpreters of their own
+	$(BIN)/mypy --python-version 3.10 --package memlab.meters  # the ranks of commands have interpreters of their own
 
 OLDEST_PYTHON ?= python3.10
 OLDEST        ?= outputs/oldest
 
 oldest: setup    ## the meters of commands with Python 3.10, torch 2.4 and transformers 4.45, in an environment of 5 GB
 	$(OLDEST_PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install --quiet --requirement tests/attach/oldest.txt
-	MEMLAB_TEST_PYTHON=$$PWD/$(OLDEST)/bin/python $(BIN)/python -m pytest tests/attach/test_plain_loop.py \
-		tests/attach/test_compile.py tests/attach/test_oldest_versions.py
+	$(OLDEST)/bin/python -m pip install --quiet --requirement tests/meters/oldest.txt
+	MEMLAB_TEST_PYTHON=$$PWD/$(OLDEST)/bin/python $(BIN)/python -m pytest tests/meters/test_plain_loop.py \
+		tests/meters/test_compile.py tests/meters/test_oldest_versions.py
 
 define beside  # an environment $(1) with the packages $(2) before those of memlab's own environment
 $(PYTHON) -m venv $(1)
@@ -102,7 +102,7 @@ $(MEASURED)/.ready: results/commands/requirements.txt
 accuracy: setup $(MEASURED)/.ready  ## docs/accuracy.md: every record of results/ predicted; with the study's points where make study was run
 	$(MEASURED)/bin/python tests/scripts/make_model_and_data.py outputs/models --size 1b --without-weights
 	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python results/commands/checkpoint.py
-	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python -m tools.accuracy results --note results/SEEN.md --section results/wild/ACCURACY.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
+	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python -m tools.accuracy results --note results/SEEN.md --section results/wild/ACCURACY.md --output docs --ratios memlab/prediction/memory/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
 
 POINTS ?=
@@ -136,11 +136,11 @@ results-report: setup  ## docs/results: the page of results/, and figures of the
 FITTED = adapters_and_kernels_1xH200 capped_1xH200 four_gpus_4xH200 llama3_8b_zero3_21_lengths_4xH200 \
 	llama3_8b_zero3_fresh_4xH200 offload_1xH200 offload_4xH200 one_gpu_grid_1xH200 qwen15_05b_1xH200 tinyllama_1b_1xH200
 
-calibration: setup  ## memlab/predict/time/calibration.json, the step time's costs, from the measurements in results/
+calibration: setup  ## memlab/prediction/time/calibration.json, the step time's costs, from the measurements in results/
 	$(BIN)/python -m tools.calibration $(addprefix results/,$(FITTED))
 
 # Versions: those of results/explain/records.tgz.
-outside: setup   ## memlab/predict/outside/sizes.json, sizes outside torch's allocator, from the readings in results/explain
+outside: setup   ## memlab/simulator/outside/sizes.json, sizes outside torch's allocator, from the readings in results/explain
 	$(BIN)/python -m tools.outside_sizes results/explain/readings.csv --gpu "NVIDIA H200" \
 		--versions "driver 580.159.04, torch 2.11.0+cu130, NCCL 2.28.9 with NCCL_NVLS_ENABLE=0"
 

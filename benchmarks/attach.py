@@ -33,10 +33,10 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from memlab.attach.install import environment, install
-from memlab.attach.options import Options
 from memlab.files.disk import write_output
 from memlab.files.json_file import read_json, write_json
+from memlab.meters.install import environment, install
+from memlab.meters.options import Options
 
 SCRIPTS = Path(__file__).parent / "commands"
 BARE, METERED = "bare", "metered"

@@ -13,7 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from memlab.predict.trace.run_command import LOG, Node, simulate
+from memlab.prediction.run_command import LOG, simulate
+from memlab.simulator.simulation import Node
 
 SCRIPT = """
 import sys, time

@@ -20,8 +20,8 @@ PREDICT = """
 import json, resource, sys, time
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
-from memlab.predict.trace.store import traces
-from memlab.predict.prediction import predict
+from memlab.prediction.traces.store import traces
+from memlab.prediction.prediction import predict
 for words in json.loads(sys.argv[1]):
     plan = make_plan(*compose_config(["mode=predict", *words]))
     began = time.perf_counter()

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from memlab.core.errors import ShadowError
 from memlab.core.plan import make_plan
 from memlab.core.record import Record
-from memlab.predict.time.calibrate import shipped, usable
-from memlab.predict.time.clocks import LOWER_BOUND, has_clocks, step_seconds
-from memlab.predict.trace.choose_traces import trace_missing, traces
-from memlab.predict.trace.shadow_process import ShadowError
+from memlab.prediction.time.calibrate import shipped, usable
+from memlab.prediction.time.clocks import LOWER_BOUND, has_clocks, step_seconds
+from memlab.prediction.traces.choose_traces import trace_missing, traces
 from memlab.runs.folder import RunFolder
 
 HERE = Path(__file__).parent

@@ -10,29 +10,29 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 ORDER = (
-    *("core", "files", "system", "runs", "importers", "rules", "attach", "worker", "launch"),
+    *("core", "files", "system", "meters"),
+    *("simulator.constants", "simulator.outside", "simulator.allocator", "simulator.trace", "simulator"),
+    *("runs", "importers", "rules", "training", "launch"),
     *(
-        "predict.constants",
-        "predict.limits",
-        "predict.allocator",
-        "predict.outside",
-        "predict.trace",
-        "predict.time",
-        "predict.memory",
-        "predict",
+        "prediction.limits",
+        "prediction.fit_outside",
+        "prediction.traces",
+        "prediction.time",
+        "prediction.memory",
+        "prediction",
     ),
     *("planner", "analyse", "report", "cli", "__main__"),
 )
 """Folders (and some modules) of the package, from the bottom up: a module imports only what stands before it."""
 
-MAY_IMPORT_TORCH = ("worker", "attach", "predict.trace.shadow")
+MAY_IMPORT_TORCH = ("training", "meters", "simulator.rank")
 MAY_IMPORT_HYDRA = ("cli",)
 
 FILES = sorted((ROOT / "memlab").rglob("*.py"))
 
 
 def name_of(file: Path) -> str:
-    """Return the dotted name of a module below memlab: ``predict.trace.store``. A package has its folder's name."""
+    """Return the dotted name of a module below memlab: ``simulator.trace.events``. A package has its folder's name."""
     return ".".join(file.relative_to(ROOT / "memlab").with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -59,8 +59,8 @@ def imports(file: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             parts = file.relative_to(ROOT).parts
-            # The ranks of a user's command load memlab/attach/ under another name.
-            assert node.level == 0 or parts[:2] == ("memlab", "attach"), f"{file}: relative import"
+            # The ranks of a user's command load memlab/meters/ under another name.
+            assert node.level == 0 or parts[:2] == ("memlab", "meters"), f"{file}: relative import"
             parents = parts[: -node.level] if node.level else ()
             parent = ".".join([*parents, *filter(None, [node.module])])
             found |= {f"{parent}.{alias.name}" for alias in node.names}

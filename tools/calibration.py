@@ -4,7 +4,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from memlab.predict.time.calibrate import SHIPPED, Calibration, calibrate, usable
+from memlab.prediction.time.calibrate import SHIPPED, Calibration, calibrate, usable
 from tools.program import start
 
 

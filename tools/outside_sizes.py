@@ -6,8 +6,8 @@ from pathlib import Path
 
 from memlab.files.disk import write_output
 from memlab.files.json_file import write_json
-from memlab.predict.outside.fit import fit, read_ranks
-from memlab.predict.outside.parts import SHIPPED
+from memlab.prediction.fit_outside import fit, read_ranks
+from memlab.simulator.outside.parts import SHIPPED
 from tools.program import start
 
 

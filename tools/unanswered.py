@@ -12,14 +12,12 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memlab.cli.commands.shared_arguments import output_file
-from memlab.core.config import Config
-from memlab.core.config_experiment import Training
 from memlab.files.disk import write_output
-from memlab.predict.constants import GPU_MODELS
-from memlab.predict.trace.shadow import cuda, native, shapes, stand_ins
-from memlab.predict.trace.shadow.fake_results import has_fake
-from memlab.predict.trace.shadow.recorder import WITH_INDICES, Recorder, is_made_of_others
-from memlab.predict.trace.trace_format import Trace
+from memlab.simulator.constants import GPU_MODELS
+from memlab.simulator.rank import cuda, native, shapes, stand_ins
+from memlab.simulator.rank.fake_results import has_fake
+from memlab.simulator.rank.recorder import WITH_INDICES, Recorder, is_made_of_others
+from memlab.simulator.trace.trace_format import Trace
 from tools.program import start
 
 _DEVICES = re.compile("mkldnn|mps|miopen|xpu|quantized|_test_|foobar")
@@ -37,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def document() -> str:
     """Write the page as Markdown. The stand-ins change torch in this process."""
     recorder, of_torch = Recorder(Trace(0, 1), FakeTensorMode()), set(op_implementations_dict)
-    stand_ins.install(recorder, Config(training=Training(loop="command")), GPU_MODELS["H200"])
+    stand_ins.install(recorder, GPU_MODELS["H200"])
     operators = [each for each in _operators() if each._schema.returns]
     answered = shapes.FROM_VALUES | WITH_INDICES | recorder.answers.keys() | (op_implementations_dict.keys() - of_torch)
     own = [each for each in operators if each not in answered and not is_made_of_others(each)]

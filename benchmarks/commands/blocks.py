@@ -29,7 +29,7 @@ class Blocks:
             self._let_meters_work(block == len(self.kinds) or self.kinds[block] == METERED)
 
     def _let_meters_work(self, work: bool) -> None:
-        session = sys.modules["memlab_attach.attach.start"]._file.session
+        session = sys.modules["memlab_attach.meters.start"]._file.session
         if work:
             session.pid = os.getpid()  # what Session.end takes away
         else:

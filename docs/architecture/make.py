@@ -19,9 +19,10 @@ PICTURE = ROOT / "docs" / "architecture" / "imports.svg"
 MODULE_LIST = ROOT / "docs" / "architecture" / "modules.md"
 COLUMNS = {
     **{part: 1.4 for part in ("core", "files", "system", "runs")},
-    **{"importers": 0.0, "analyse": 1.0, "launch": 2.0, "worker": 3.0, "attach": 3.4, "rules": 3.75},
-    **{"predict.trace": 3.9, "predict.time": 4.3, "predict.memory": 4.3, "predict": 3.7, "predict.outside": 5.1},
-    **{"predict/*.py": 5.1, "predict.allocator": 4.9, "planner": 3.1, "report": 2.3, "cli": 1.2},
+    **{"importers": 0.0, "analyse": 1.0, "launch": 2.0, "training": 3.4, "meters": 2.9, "rules": 2.5},
+    **{"simulator": 4.2, "simulator.trace": 4.2, "simulator.outside": 4.1, "simulator.allocator": 4.0},
+    **{"simulator/*.py": 5.1, "prediction/*.py": 5.2, "prediction.traces": 3.9, "prediction.time": 4.3},
+    **{"prediction.memory": 4.3, "prediction": 3.7, "planner": 3.1, "report": 2.3, "cli": 1.2},
 }
 """Box -> its place from left to right in the picture. Its height follows from the imports."""
 
@@ -32,16 +33,19 @@ TITLES = {
     "runs": "jobs and run folders",
     "importers": "other people's tables",
     "rules": "combinations that\ncannot run",
-    "attach": "meters inside the ranks\nof any command",
-    "worker": "memlab's training loop,\nin each rank",
+    "meters": "inside the ranks\nof any command",
+    "training": "memlab's training loop,\nin each rank",
     "launch": "starts and ends ranks;\nsweeps, searches, doctor",
-    "predict/*.py": "constants, limits",
-    "predict.allocator": "model of torch's\nallocator",
-    "predict.outside": "memory outside\nthe allocator",
-    "predict.trace": "shadow run -> events\nand work",
-    "predict.time": "clocks of host\nand streams",
-    "predict.memory": "replay of traces,\nhost memory",
-    "predict": "one prediction\n-> record",
+    "simulator/*.py": "constants",
+    "simulator.allocator": "model of torch's\nallocator",
+    "simulator.outside": "memory outside\nthe allocator",
+    "simulator.trace": "format of traces",
+    "simulator": "a script on simulated\nGPUs -> traces",
+    "prediction/*.py": "limits, fit_outside",
+    "prediction.traces": "traces of memlab's\nown training",
+    "prediction.time": "clocks of host\nand streams",
+    "prediction.memory": "replay of traces,\nhost memory",
+    "prediction": "one prediction\n-> record",
     "planner": "what fits,\nbefore renting",
     "analyse": "table, diff,\nfit, advice",
     "report": "text, figures, pages:\nthe only formatter",
@@ -51,7 +55,7 @@ TITLES = {
 COLORS = {"torch": ("#FBE6D3", "#D55E00"), "Hydra": ("#D9EAF6", "#0072B2"), "": ("#F4F4F2", "#6B6B6B")}
 """What a part may import -> fill and edge of its box (Okabe and Ito's colours)."""
 
-WIDTH, HEIGHT = 0.86, 0.62
+WIDTH, HEIGHT = 0.96, 0.62
 """Size of a box, in columns and rows."""
 
 
@@ -64,8 +68,9 @@ def main() -> None:
 
 
 def box_of(part: str) -> str:
-    """Return the box of a part: modules of predict/ that its folders import share one."""
-    return "predict/*.py" if (ROOT / "memlab" / f"{part.replace('.', '/')}.py").is_file() and "." in part else part
+    """Return the box of a part: modules of a folder that its folders import share one."""
+    is_module = "." in part and (ROOT / "memlab" / f"{part.replace('.', '/')}.py").is_file()
+    return f"{part.partition('.')[0]}/*.py" if is_module else part
 
 
 @cache
@@ -125,8 +130,7 @@ def _kind(part: str) -> str:
     """Return what a part may import that other parts may not: torch, Hydra, or nothing."""
     if any(is_in(allowed, part) for allowed in MAY_IMPORT_HYDRA):
         return "Hydra"
-    inside = "predict.trace" if part == "predict.trace" else part
-    return "torch" if part != "predict" and any(is_in(allowed, inside) for allowed in MAY_IMPORT_TORCH) else ""
+    return "torch" if any(is_in(allowed, part) for allowed in MAY_IMPORT_TORCH) else ""
 
 
 def _box(axes, part: str, x: float, y: float) -> None:

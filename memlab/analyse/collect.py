@@ -11,8 +11,8 @@ from typing import Any
 
 from memlab.analyse import run_cache
 from memlab.analyse.run_view import RunView, view_of
-from memlab.attach.garbage_collector import paused_garbage_collector
 from memlab.core.errors import MemlabError, RecordError
+from memlab.meters.garbage_collector import paused_garbage_collector
 from memlab.runs.folder import RunFolder
 
 MANY = 500

@@ -10,9 +10,9 @@ import pandas as pd
 from memlab.analyse.estimators import accelerate_estimate, deepspeed_estimate
 from memlab.analyse.identity import changed_keys, named_apart
 from memlab.analyse.run_view import RunView, flatten, peak, value_at
-from memlab.attach.garbage_collector import paused_garbage_collector
 from memlab.core.config import GROUPS
 from memlab.core.errors import RecordError
+from memlab.meters.garbage_collector import paused_garbage_collector
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_rows
 

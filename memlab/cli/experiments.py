@@ -32,10 +32,10 @@ from memlab.launch.sweep import Backend, RunningSweep
 from memlab.planner.command_sweep import CommandPredictions
 from memlab.planner.quote import Quote, quote
 from memlab.planner.training_sweep import TrainingPredictions
-from memlab.predict.outside.fit import check_sizes
-from memlab.predict.time.calibrate import check_calibrations
-from memlab.predict.time.calibrate import resolve as calibrations_of
-from memlab.predict.time.step_time import OWN_PYTHON, why_not_calibrated
+from memlab.prediction.fit_outside import check_sizes
+from memlab.prediction.time.calibrate import check_calibrations
+from memlab.prediction.time.calibrate import resolve as calibrations_of
+from memlab.prediction.time.step_time import OWN_PYTHON, why_not_calibrated
 from memlab.report.details_text import show_answer
 from memlab.report.plan_text import PlanProgress
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary

@@ -1,4 +1,4 @@
-"""Types of what the ranks of a command found out (memlab/attach/__init__.py), and of what a prediction adds for all.
+"""Types of what the ranks of a command found out (memlab/meters/__init__.py), and of what a prediction adds for all.
 
 The values below the configurations of libraries (DeepSpeed's JSON, TrainingArguments) are theirs: any.
 """

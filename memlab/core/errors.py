@@ -67,3 +67,7 @@ def nearest(word: str, candidates: Iterable[str], above: str = "") -> str:
     if close:
         return f"Did you mean {' or '.join(repr(above + each) for each in close)}?"
     return f"Choose one of: {', '.join(candidates)}."
+
+
+class ShadowError(MemlabError):
+    """The model or the engine cannot run on the simulated device. The message is the line that names the exception."""

@@ -41,7 +41,7 @@ def _with_the_cause(record: Record, grown: Sequence[GrowthOfRun]) -> Record:
 
 
 def _carried(rank: Mapping[str, Any], facts: Mapping[str, Any]) -> GrowthOfRun:
-    """Carry the growth of a rank to its end. ``facts``: see memlab/attach/__init__.py, ``growth``."""
+    """Carry the growth of a rank to its end. ``facts``: see memlab/meters/__init__.py, ``growth``."""
     kept_by, last, each = facts["kept_by"], facts["last_step"], facts["bytes_per_step"]
     keeper = None if kept_by is None else cast(Keeper, {key: kept_by[key] for key in Keeper.__annotations__})
     used, total = rank.get("device_used_bytes"), rank.get("device_total_bytes")

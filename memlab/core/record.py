@@ -210,7 +210,7 @@ class RankResult:
     breakdown: Annotated[dict[str, Any], PlainOf(Breakdown)] | None = None
     curve: Annotated[dict[str, Any], PlainOf(Curve)] | None = None
     attached: Annotated[dict[str, Any], PlainOf(Attached)] | None = None
-    """Facts that were found in a rank of a command of the user's own (memlab/attach/__init__.py)."""
+    """Facts that were found in a rank of a command of the user's own (memlab/meters/__init__.py)."""
     work: dict[str, dict[str, Figure]] | None = None
     """Phase -> FLOPs, bytes and kernels of a step, which give its time."""
 

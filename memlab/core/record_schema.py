@@ -182,7 +182,7 @@ class Timing(TypedDict, total=False):
 
 
 class HostProbe(TypedDict):
-    """How fast a host works in a single thread (memlab/attach/host_probe.py). Each is the fastest of many tries."""
+    """How fast a host works in a single thread (memlab/meters/host_probe.py). Each is the fastest of many tries."""
 
     python_calls_per_second: Positive
     torch_dispatch_seconds: Positive  # of one operator on a CPU tensor of one element

@@ -2,7 +2,7 @@
 
 :data:`TOKENS` lists the known forms of tokens. memlab does not use the library detect-secrets: its version 1.5.0 knows
 neither Hugging Face's tokens nor GitHub's fine-grained ones, and imports an HTTP client. This module imports the
-standard library alone, since the ranks of a command load a copy of it (memlab/attach/install.py).
+standard library alone, since the ranks of a command load a copy of it (memlab/meters/install.py).
 """
 
 import math

@@ -14,7 +14,7 @@ from memlab.core.config import Config
 from memlab.core.errors import ConfigError
 from memlab.files.disk import cache_folder, write_whole
 
-SAMPLE = Path(memlab.__file__).parent / "worker" / "sample" / "instructions.jsonl"
+SAMPLE = Path(memlab.__file__).parent / "training" / "sample" / "instructions.jsonl"
 
 MOST_WORDS = 2**20
 """Words of a random data set, unless one optimizer step needs more. Trainers read it again from its beginning."""

@@ -15,7 +15,7 @@ NO_HOSTFILE = "none"
 
 
 def command(plan: Plan, folders: Sequence[RunFolder | str], gpu_ids: Sequence[str], port: int | str) -> list[str]:
-    """Return the command that runs memlab.worker with DeepSpeed's launcher.
+    """Return the command that runs memlab.training with DeepSpeed's launcher.
 
     ``gpu_ids``: indices or UUIDs of this machine's GPUs; empty for ranks on a CPU.
     """

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from memlab.attach import install
 from memlab.core.config import Sweep
 from memlab.core.errors import MemlabError
 from memlab.core.plan import shape_of
@@ -26,6 +25,7 @@ from memlab.launch.search import CONFIRMATION, next_sizes
 from memlab.launch.streams import ToLog
 from memlab.launch.sweep import Backend, in_turn
 from memlab.launch.user_command.measure import launch_command
+from memlab.meters import install
 from memlab.rules.unsupported import unsupported
 from memlab.runs.job import Job, SearchResult
 from memlab.runs.operator_profile import PROFILED_RANK, keep_operators

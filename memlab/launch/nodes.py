@@ -115,7 +115,7 @@ def _wait_for(path, shared: bool, held: contextlib.ExitStack, give_up, on_wait) 
 SENT_PREFIXES = ("MEMLAB_", "HF_", "NCCL_", "GLOO_")
 """Prefixes of shell variables that memlab also sends to the other hosts: caches and network interfaces."""
 
-WORKER_FILE = Path(__file__).parents[1] / "worker" / "__main__.py"
+WORKER_FILE = Path(__file__).parents[1] / "training" / "__main__.py"
 
 
 def node_words(plan: Plan) -> list[str]:
@@ -140,7 +140,7 @@ def node_words(plan: Plan) -> list[str]:
 def worker_words(plan: Plan) -> list[str]:
     """Return the runner's arguments that name the rank's program. DeepSpeed's Slurm launcher starts only files."""
     by_file = plan.is_multi_node and plan.config.hardware.launcher == "slurm"
-    return [str(WORKER_FILE)] if by_file else ["--module", "memlab.worker"]
+    return [str(WORKER_FILE)] if by_file else ["--module", "memlab.training"]
 
 
 def master_address(plan: Plan) -> str:
@@ -152,7 +152,7 @@ def takes_sigterm(plan: Plan) -> bool:
     """Whether the processes of a launch may be sent SIGTERM.
 
     With pdsh they may not: on SIGTERM, DeepSpeed's runner ends every DeepSpeed launch of this user on all hosts with
-    ``pkill -f``. SIGKILL avoids that, and the ranks end with their connection (memlab.worker.lifeline).
+    ``pkill -f``. SIGKILL avoids that, and the ranks end with their connection (memlab.training.lifeline).
     """
     return not (plan.is_multi_node and plan.config.hardware.launcher == "pdsh")
 

@@ -103,7 +103,7 @@ def _check_model_configs(models: list[Model]) -> None:
         return
     request = json.dumps([asdict(model) for model in models])
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    words = [sys.executable, "-m", "memlab.worker.model_config"]
+    words = [sys.executable, "-m", "memlab.training.model_config"]
     try:
         done = subprocess.run(
             words, input=request, env=environment, capture_output=True, text=True, check=True, timeout=TIMEOUT_S

@@ -130,7 +130,7 @@ class Launch:
         self.streams.drain(KILL_S if not self.survivors else 0)
 
     def _dump_stacks(self) -> tuple[int, ...]:
-        """Make every rank write its Python stacks to its log (faulthandler, see memlab.worker).
+        """Make every rank write its Python stacks to its log (faulthandler, see memlab.training).
 
         Returns the ranks that cannot do so because they are stopped.
         """
@@ -143,8 +143,8 @@ class Launch:
 
 
 def _is_worker(command_line: str) -> bool:
-    by_module = "memlab.worker" in command_line.split("\0")
-    return (by_module or "memlab/worker/__main__.py" in command_line) and "deepspeed.launcher" not in command_line
+    by_module = "memlab.training" in command_line.split("\0")
+    return (by_module or "memlab/training/__main__.py" in command_line) and "deepspeed.launcher" not in command_line
 
 
 def _is_stopped(pid: int) -> bool:

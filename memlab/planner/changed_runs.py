@@ -15,13 +15,13 @@ from memlab.planner.command_changes import changed_command, possible_changes
 from memlab.planner.command_record import TracedCommand
 from memlab.planner.search import Progress
 from memlab.planner.user_command import traced_command
-from memlab.predict.trace.choose_traces import trace_missing, traces
-from memlab.predict.trace.run_command import traces_in
-from memlab.predict.trace.store import code_digest
-from memlab.predict.trace.trace_format import Trace
+from memlab.prediction.run_command import traces_in
+from memlab.prediction.traces.choose_traces import trace_missing, traces
+from memlab.prediction.traces.store import code_digest
 from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_rows
+from memlab.simulator.trace.trace_format import Trace
 
 
 @dataclass(frozen=True)

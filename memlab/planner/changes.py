@@ -14,8 +14,8 @@ from typing import Any
 from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.core.record import Record
-from memlab.predict.memory.ledger import SLACK
-from memlab.predict.trace import memory_kinds as kinds
+from memlab.prediction.memory.ledger import SLACK
+from memlab.simulator.trace import memory_kinds as kinds
 
 Reach = Mapping[str, float]
 """Kind of memory -> the largest share of it that a change takes off."""

@@ -17,13 +17,13 @@ from memlab.launch.launch_control import LaunchControl
 from memlab.launch.user_command.found_config import found_config
 from memlab.launch.user_command.measure import beside, point_words
 from memlab.planner.user_command import predicted_record
-from memlab.predict.prediction import NOWHERE
-from memlab.predict.trace import shadow_process
-from memlab.predict.trace.store import code_digest
+from memlab.prediction.prediction import NOWHERE
+from memlab.prediction.traces.store import code_digest
 from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
+from memlab.simulator import own_stand_ins
 from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
 from memlab.system.environment import command_fingerprint, fingerprint
 
@@ -69,7 +69,7 @@ def kept_folder(plan: Plan) -> RunFolder:
 
 def prediction_key(plan: Plan) -> str:
     """Hash everything that decides the prediction of a point, except the files that only its script knows."""
-    stand_ins = [hashlib.sha256(path.read_bytes()).hexdigest() for path in shadow_process.files()]
+    stand_ins = [hashlib.sha256(path.read_bytes()).hexdigest() for path in own_stand_ins.files()]
     program = shutil.which(filled(plan.config, Path(), Path(), 0)[0]) or ""
     return command_fingerprint(plan, [code_digest(), program, *_installed_beside(program), *stand_ins])
 

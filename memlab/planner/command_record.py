@@ -11,14 +11,14 @@ from memlab.core.record_schema import Effects
 from memlab.core.summary import Work
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
 from memlab.launch.user_command.measure import command_record, fields_of_command, plan_found
-from memlab.predict.memory.rank_results import Estimate, estimate, needs, rank_results
-from memlab.predict.memory.shared_gpus import gpus_of_ranks
-from memlab.predict.prediction import judged
-from memlab.predict.time.calibrate import resolve
-from memlab.predict.time.step_time import predict_steps, usual_steps
-from memlab.predict.trace.shadow.unpredictable import NAME
-from memlab.predict.trace.store import code_digest
-from memlab.predict.trace.trace_format import Trace
+from memlab.prediction.memory.rank_results import Estimate, estimate, needs, rank_results
+from memlab.prediction.memory.shared_gpus import gpus_of_ranks
+from memlab.prediction.prediction import judged
+from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.step_time import predict_steps, usual_steps
+from memlab.prediction.traces.store import code_digest
+from memlab.simulator.rank.unpredictable import NAME
+from memlab.simulator.trace.trace_format import Trace
 from memlab.system.machine import Machine
 
 Rows = list[dict[str, Any]]

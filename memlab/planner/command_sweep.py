@@ -25,14 +25,14 @@ from memlab.planner.command_point import KEY, kept_folder, predict_point, predic
 from memlab.planner.parallel import ParallelPredictor
 from memlab.planner.search import Outcome, Predictor, Progress, fits, next_size, outcome_of
 from memlab.planner.user_command import PROCESSES
-from memlab.predict.limits import unpredictable
-from memlab.predict.memory.rank_results import estimate
-from memlab.predict.time.calibrate import resolve
-from memlab.predict.trace.interpolate import CHECKED, MINIMUM_TOKENS, Interpolator
-from memlab.predict.trace.run_command import traces_in
-from memlab.predict.trace.trace_format import Trace
+from memlab.prediction.limits import unpredictable
+from memlab.prediction.memory.rank_results import estimate
+from memlab.prediction.run_command import traces_in
+from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.traces.interpolate import CHECKED, MINIMUM_TOKENS, Interpolator
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, JobResult, SearchResult, SweepObserver
+from memlab.simulator.trace.trace_format import Trace
 from memlab.system.sandbox.limits import free_host_memory
 
 ONE_LENGTH = MINIMUM_TOKENS
@@ -46,7 +46,7 @@ def largest_interpolated(
 
     ``records``: of the sizes that were run; ``folder_of``: size -> its run folder. ``None`` where the traces do not
     determine those of other sizes: every request for memory must follow one formula, which two sizes give and a third
-    confirms (trace/interpolate.py).
+    confirms (traces/interpolate.py).
     """
     config = records[low].config
     traces = {size: traces_in(folder_of(size).path) for size, record in records.items() if record.status == "ok"}

@@ -14,12 +14,12 @@ from memlab.core.basis import EXACT, Basis
 from memlab.core.errors import reason_of
 from memlab.core.plan import Plan
 from memlab.planner.search import Outcome, Predictor, Progress
-from memlab.predict.memory.rank_results import estimate
-from memlab.predict.prediction import predict
-from memlab.predict.time.calibrate import resolve
-from memlab.predict.time.step_time import predict_step_time
-from memlab.predict.trace.choose_traces import known_traces, trace_missing, traces
-from memlab.predict.trace.store import trace_folder
+from memlab.prediction.memory.rank_results import estimate
+from memlab.prediction.prediction import predict
+from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.step_time import predict_step_time
+from memlab.prediction.traces.choose_traces import known_traces, trace_missing, traces
+from memlab.prediction.traces.store import trace_folder
 
 KILLED = "the process that replayed it was killed, as the system does when memory runs out"
 """Reason in place of an estimate."""

@@ -15,7 +15,7 @@ from memlab.core.grouping import grouped
 from memlab.core.plan import Plan, make_plan
 from memlab.core.record import BEFORE_STEPS, DOES_NOT_FIT, DOES_NOT_LAST, FITS, OUT_OF_MEMORY, Record
 from memlab.planner.changes import Change
-from memlab.predict.memory.rank_results import Estimate
+from memlab.prediction.memory.rank_results import Estimate
 
 LARGEST_BATCH = 4096
 """Largest micro batch of a search, as in a search that measures."""

@@ -11,11 +11,11 @@ from memlab.core.record import Record
 from memlab.files.disk import is_full
 from memlab.launch.launch_control import LaunchControl
 from memlab.launch.sweep import Backend, in_parts
-from memlab.predict.limits import unpredictable
-from memlab.predict.prediction import SHADOW_FAILED, failed_record, predict_one
-from memlab.predict.time.calibrate import resolve
-from memlab.predict.trace.choose_traces import known_traces, make, next_tasks
-from memlab.predict.trace.store import code_digest, trace_folder
+from memlab.prediction.limits import unpredictable
+from memlab.prediction.prediction import SHADOW_FAILED, failed_record, predict_one
+from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.traces.choose_traces import known_traces, make, next_tasks
+from memlab.prediction.traces.store import code_digest, trace_folder
 from memlab.runs.job import Job
 
 

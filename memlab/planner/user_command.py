@@ -10,10 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from memlab.attach import install
-from memlab.attach.garbage_collector import paused_garbage_collector
 from memlab.core.config import Hardware
-from memlab.core.errors import ConfigError
+from memlab.core.errors import ConfigError, ShadowError
 from memlab.core.record import Record
 from memlab.core.record_schema import Effects
 from memlab.core.sizes import GIB
@@ -26,31 +24,25 @@ from memlab.launch.user_command.measure import (
     keep_what_was_found,
     plan_of,
 )
+from memlab.meters import install
+from memlab.meters.garbage_collector import paused_garbage_collector
 from memlab.planner.command_changes import predicted_changes
 from memlab.planner.command_record import TracedCommand, record_of
-from memlab.predict.memory.rank_results import rank_results
-from memlab.predict.memory.shared_gpus import with_memory_of_others
-from memlab.predict.memory.whole_epoch import ORDER, other_orders, with_whole_epoch
-from memlab.predict.memory.workspaces import WORKSPACES, figures_with_workspaces, with_workspaces
-from memlab.predict.outside.appearances import COMMUNICATOR
-from memlab.predict.time.calibrate import resolve
-from memlab.predict.trace.run_command import (
-    ITS_OUTPUT,
-    LOG,
-    Node,
-    RanksDiffer,
-    Simulated,
-    choices_so_far,
-    simulate,
-)
-from memlab.predict.trace.shadow.launchers import ALL_RANKS
-from memlab.predict.trace.shadow.unpredictable import NAME, SET_DEVICE
-from memlab.predict.trace.shadow_process import ShadowError
-from memlab.predict.trace.trace_format import Trace
+from memlab.prediction.memory.rank_results import rank_results
+from memlab.prediction.memory.shared_gpus import with_memory_of_others
+from memlab.prediction.memory.whole_epoch import ORDER, other_orders, with_whole_epoch
+from memlab.prediction.memory.workspaces import WORKSPACES, figures_with_workspaces, with_workspaces
+from memlab.prediction.run_command import ITS_OUTPUT, LOG, RanksDiffer, Simulated, simulate
+from memlab.prediction.time.calibrate import resolve
 from memlab.runs.folder import RunFolder
 from memlab.runs.gpus_of_process import on_each_gpu
 from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
+from memlab.simulator.outside.appearances import COMMUNICATOR
+from memlab.simulator.rank.launchers import ALL_RANKS
+from memlab.simulator.rank.unpredictable import NAME, SET_DEVICE
+from memlab.simulator.simulation import Node, noted_choices
+from memlab.simulator.trace.trace_format import Trace
 from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
 from memlab.system.machine import Machine
 from memlab.system.process_copy import computed_in_a_copy
@@ -248,7 +240,7 @@ def _both_ends(
 
     def watch() -> None:
         while not is_over.wait(POLL_S):
-            begin(choices_so_far(folder.path))
+            begin(noted_choices(folder.path / install.FOLDER))
 
     with ThreadPoolExecutor(1) as watcher:
         try:
@@ -291,8 +283,8 @@ def traced_command(
 
     The first and the last rank are taken to be all that differ. If they send to single others, all ranks are run anew.
 
-    ``other_end``: the choice that is made the other way round (trace/shadow/choices.py). Raises :class:`CommandFailed`
-    if the script fails, trains nothing, or has not ended after ``timeout_s`` seconds.
+    ``other_end``: the choice that is made the other way round (simulator/rank/choices.py). Raises
+    :class:`CommandFailed` if the script fails, trains nothing, or has not ended after ``timeout_s`` seconds.
     """
     began = time.time()
     node = Node(hardware.gpu, hardware.gpus, _check(words, hardware))

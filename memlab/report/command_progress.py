@@ -9,9 +9,9 @@ from rich.status import Status
 from rich.text import Text
 
 from memlab.files.regular_file import read_end
-from memlab.predict.trace.epoch_batches import READING
-from memlab.predict.trace.run_command import LOG, steps_done
+from memlab.prediction.run_command import LOG, steps_done
 from memlab.runs.folder import RunFolder
+from memlab.simulator.trace.epoch_batches import READING
 from memlab.system.terminal import safe
 
 EVERY_S = 1.0

@@ -12,7 +12,7 @@ from memlab.core.record import COMMAND_PHASES, FITS, PREDICTED, Record
 from memlab.files.conf_files import overrides_of
 from memlab.planner.changes import remedies
 from memlab.planner.search import Outcome, SingleChange
-from memlab.predict.memory.rank_results import Estimate
+from memlab.prediction.memory.rank_results import Estimate
 from memlab.report import units
 from memlab.report.plan_text import show_changes
 from memlab.report.remarks_text import assumed, deciding_values, retries

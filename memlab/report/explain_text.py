@@ -21,11 +21,11 @@ from memlab.analyse.explain.phases import PhaseRun, changes
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.record import PREDICTED
 from memlab.core.sizes import GIB
-from memlab.predict.memory.ledger import by_kind
-from memlab.predict.trace.trace_format import Site
+from memlab.prediction.memory.ledger import by_kind
 from memlab.report import units
 from memlab.report.findings_text import show_findings
 from memlab.report.text import TextTable, say, show_text_table
+from memlab.simulator.trace.trace_format import Site
 
 Node = TypeVar("Node", Share, Row)
 

@@ -6,10 +6,10 @@ from rich.console import Console
 
 from memlab.analyse.explain import findings
 from memlab.analyse.explain.findings import Finding
-from memlab.predict.trace.memory_kinds import ACTIVATIONS, CASTS, LOGITS
 from memlab.report import units
 from memlab.report.text import say
 from memlab.report.verdict_text import growth_sentence
+from memlab.simulator.trace.memory_kinds import ACTIVATIONS, CASTS, LOGITS
 
 PARTS = 3
 """Parts that a sentence names."""

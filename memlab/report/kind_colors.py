@@ -8,7 +8,7 @@ also be told apart by readers who see no red or no green (tests/unit/report/test
 from collections.abc import Iterable
 
 from memlab.analyse.explain.snapshot_trace import BEFORE
-from memlab.predict.trace import memory_kinds
+from memlab.simulator.trace import memory_kinds
 
 KIND_COLORS = {
     memory_kinds.WEIGHTS: ("#0072B2", "#2F86C5"),

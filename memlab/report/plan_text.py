@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from memlab.core.record import FITS
 from memlab.planner.search import Outcome, Row, SingleChange
-from memlab.predict.memory.rank_results import Estimate
+from memlab.prediction.memory.rank_results import Estimate
 from memlab.report import units
 from memlab.report.text import say, show_command, show_table
 from memlab.report.verdict_text import AFTER_A_CHANGE, WORDS, how_sure, is_calibrated

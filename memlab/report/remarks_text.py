@@ -9,8 +9,6 @@ from memlab.analyse.run_view import shortcomings
 from memlab.core.basis import MEASURED
 from memlab.core.record import DOES_NOT_FIT, EDGE, FITS, GPU_MODEL, OUT_OF_MEMORY, PREDICTED, WITHOUT_RESULT, Record
 from memlab.planner.changes import remedies
-from memlab.predict.trace.shadow.unpredictable import SET_DEVICE
-from memlab.predict.trace.trace_format import DECIDED
 from memlab.report import units
 from memlab.report.speed_text import paid_hardware
 from memlab.report.verdict_text import (
@@ -25,6 +23,8 @@ from memlab.report.verdict_text import (
     why_unknown,
     workspaces_of,
 )
+from memlab.simulator.rank.unpredictable import SET_DEVICE
+from memlab.simulator.trace.trace_format import DECIDED
 
 NEAR = 0.9
 """Share of the memory that a rank can have from which on other library versions could change the verdict."""

@@ -9,7 +9,7 @@ from memlab.analyse.explain.accounting import Row
 from memlab.analyse.explain.remedies import Needs, Peaks, Remedies, Remedy
 from memlab.core.basis import comparable
 from memlab.core.record import FITS
-from memlab.predict.time.step_time import StepTime
+from memlab.prediction.time.step_time import StepTime
 from memlab.report import units
 from memlab.report.text import say
 from memlab.report.verdict_text import AFTER_A_CHANGE

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from memlab.core.record import COMMAND_PHASES, FIRST_STEP_PHASES, HOST, OUT_OF_MEMORY, PREDICTED, Record
-from memlab.predict.trace.run_command import LOG
+from memlab.prediction.run_command import LOG
 from memlab.report import units
 from memlab.report.remarks_text import assumed, remark
 from memlab.report.speed_text import speed

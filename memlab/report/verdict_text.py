@@ -9,10 +9,10 @@ from typing import Any
 from memlab.core.basis import MEASURED
 from memlab.core.record import DOES_NOT_FIT, DOES_NOT_LAST, EDGE, FITS, HOST, LIVE_TENSORS, OUT_OF_MEMORY, Record
 from memlab.core.sizes import GIB
-from memlab.predict import allocator
-from memlab.predict.memory.fit_probability import FEW
-from memlab.predict.trace.run_command import ITS_OUTPUT
+from memlab.prediction.memory.fit_probability import FEW
+from memlab.prediction.run_command import ITS_OUTPUT
 from memlab.report import units
+from memlab.simulator import allocator
 
 WORDS = {FITS: "Fits", EDGE: "At the edge", DOES_NOT_FIT: "Does not fit", DOES_NOT_LAST: "Does not last"}
 

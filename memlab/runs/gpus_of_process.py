@@ -3,10 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memlab.core.sizes import MIB
-
-OTHER_GPU_BYTES = MIB
-"""Bytes that a process has on a second GPU that counts. Less are mistakes of scripts, as of every rank on cuda:0."""
+from memlab.core.sizes import OTHER_GPU_BYTES
 
 _OF_OTHERS = ("device", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
 """What a process notes of its GPUs beside its own."""

@@ -24,7 +24,7 @@ from memlab.runs.folder import RunFolder
 PROFILED_RANK = 0
 
 PIECE = "memlab piece: "
-"""Prefix of the mark at the end of each part of a run (memlab.attach.profiler)."""
+"""Prefix of the mark at the end of each part of a run (memlab.meters.profiler)."""
 
 STEP = "ProfilerStep#"
 """Prefix of the profiler's own mark for a step."""

@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 
 from memlab.core.sizes import MIB
-from memlab.predict.allocator.address_space import AddressSpace
+from memlab.simulator.allocator.address_space import AddressSpace
 
 
 def pairs(calls: Iterable[dict[str, str]]) -> list[bool]:

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from memlab.predict.trace.run_command import Node, simulate
+from memlab.prediction.run_command import simulate
+from memlab.simulator.simulation import Node
 
 NAME = "trainer_zero3_save"
 

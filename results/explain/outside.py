@@ -15,10 +15,10 @@ from pathlib import Path
 
 from memlab.analyse.explain.explained import traces_of
 from memlab.core.sizes import MIB
-from memlab.predict.memory.outside import outside_parts
-from memlab.predict.outside.fit import fit, read_ranks
-from memlab.predict.outside.parts import Size, outside_bytes, shipped
+from memlab.prediction.fit_outside import fit, read_ranks
+from memlab.prediction.memory.outside import outside_parts
 from memlab.runs.folder import RunFolder
+from memlab.simulator.outside.parts import Size, outside_bytes, shipped
 
 HERE = Path(__file__).parent
 WITHOUT_FSDP = replace(shipped(), stream=Size(0, 0, 0))

@@ -12,14 +12,14 @@ from memlab.analyse.explain import accounting
 from memlab.analyse.explain.outside import ModelledDevice
 from memlab.analyse.explain.phases import parts_of
 from memlab.analyse.explain.placements import timeline
-from memlab.predict.memory.ledger import moments
-from memlab.predict.outside.parts import OutsidePart
-from memlab.predict.trace.events import Alloc, Free
-from memlab.predict.trace.trace_format import Piece, Trace
-from memlab.predict.trace.work_items import EVERYTHING, HostWaits, KernelLaunch
+from memlab.prediction.memory.ledger import moments
 from memlab.report import units
 from memlab.report.explain_page import write_explain_page
 from memlab.report.explain_page.payload import payload
+from memlab.simulator.outside.parts import OutsidePart
+from memlab.simulator.trace.events import Alloc, Free
+from memlab.simulator.trace.trace_format import Piece, Trace
+from memlab.simulator.trace.work_items import EVERYTHING, HostWaits, KernelLaunch
 
 pytestmark = [
     pytest.mark.browser,

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memlab.core.plan import Plan
-from memlab.predict.trace.events import Alloc, BeginPhase, Free
-from memlab.predict.trace.memory_kinds import KERNEL_SCRATCH
-from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
-from memlab.predict.trace.trace_format import Trace
+from memlab.simulator.trace.events import Alloc, BeginPhase, Free
+from memlab.simulator.trace.memory_kinds import KERNEL_SCRATCH
+from memlab.simulator.trace.trace_format import Trace
+from memlab.training.simulated.process import Task, TraceKey, run_shadow
 
 COMPARED = ("model_build", "first_forward", "first_backward", "forward", "backward")
 

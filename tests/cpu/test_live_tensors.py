@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import distributed, multiprocessing
 
-from memlab.worker.live_tensors import LiveTensors
+from memlab.training.live_tensors import LiveTensors
 
 pytestmark = pytest.mark.cpu
 

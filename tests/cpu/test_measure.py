@@ -7,11 +7,11 @@ import pytest
 from live_bytes import COMPARED, live_bytes, traced
 
 from memlab.analyse.explain.time_by_kind import compare
-from memlab.attach.options import PROFILED_STEPS
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.core.record_schema import HostProbe
-from memlab.predict.time.work_kinds import ATTENTION, COMMUNICATION, MATRIX_PRODUCTS, OPTIMIZER
+from memlab.meters.options import PROFILED_STEPS
+from memlab.prediction.time.work_kinds import ATTENTION, COMMUNICATION, MATRIX_PRODUCTS, OPTIMIZER
 from memlab.runs.folder import RunFolder
 from memlab.runs.operator_profile import read_operators
 

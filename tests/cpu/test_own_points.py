@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from memlab.worker.launch import Launch
+from memlab.training.launch import Launch
 
 pytestmark = pytest.mark.cpu
 

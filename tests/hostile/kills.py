@@ -42,7 +42,7 @@ VICTIMS = {
     "deadman": "memlab/system/deadman.py",
     "runner": "deepspeed.launcher.runner",
     "launcher": "deepspeed.launcher.launch",
-    "rank": "memlab.worker",
+    "rank": "memlab.training",
 }
 """Role -> what its command line alone holds, looked for in this order."""
 

@@ -4,9 +4,10 @@ import os
 import sys
 from pathlib import Path
 
-from memlab.predict.trace.run_command import LOG, Node, simulate
-from memlab.predict.trace.shadow_process import ShadowError
-from memlab.predict.trace.trace_format import Trace
+from memlab.core.errors import ShadowError
+from memlab.prediction.run_command import LOG, simulate
+from memlab.simulator.simulation import Node
+from memlab.simulator.trace.trace_format import Trace
 
 NODE = Node("NVIDIA H200", 2, 139 << 30)
 

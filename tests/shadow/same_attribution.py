@@ -18,9 +18,9 @@ from memlab.analyse.explain.accounting import line_of, module_of, with_same_line
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import explain
 from memlab.core.sizes import MIB
-from memlab.predict.memory.ledger import Holding
-from memlab.predict.trace.trace_format import Site
+from memlab.prediction.memory.ledger import Holding
 from memlab.runs.folder import RunFolder
+from memlab.simulator.trace.trace_format import Site
 
 Key = Callable[[Site], tuple[str, ...]]
 

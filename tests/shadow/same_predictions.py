@@ -24,7 +24,7 @@ from typing import Any
 
 from memlab.core.plan import make_plan
 from memlab.core.record import Record
-from memlab.predict.trace.store import trace_folder
+from memlab.prediction.traces.store import trace_folder
 from memlab.runs.folder import RunFolder
 from tools.accuracy.__main__ import of_sweeps, read_records
 from tools.accuracy.commands import MeasuredCommand, measured_commands

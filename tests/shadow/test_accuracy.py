@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from memlab.core.record import Record
-from memlab.predict.trace import choose_traces
+from memlab.prediction.traces import choose_traces
 from memlab.runs.folder import RunFolder
 from tools.accuracy.errors import judge
 from tools.accuracy.repredict import launches, predictions

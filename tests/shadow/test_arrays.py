@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.predict.trace.events import HostAlloc
+from memlab.simulator.trace.events import HostAlloc
 from tests.shadow.one_rank import run
 
 pytestmark = pytest.mark.shadow

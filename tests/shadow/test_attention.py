@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch.utils import flop_counter
 
-from memlab.core.config import Config
-from memlab.predict.constants import gpu_model
-from memlab.predict.trace.shadow.stand_ins import attention, torch_operators
-from memlab.predict.trace.work_items import KernelLaunch
+from memlab.simulator.constants import gpu_model
+from memlab.simulator.rank.stand_ins import attention, torch_operators
+from memlab.simulator.trace.work_items import KernelLaunch
 from tests.shadow.one_rank import run
 
 pytestmark = pytest.mark.shadow
@@ -82,7 +81,7 @@ def _refuse_shared_heads(*shapes):
 def test_flops_are_those_of_every_query_head(monkeypatch, key_heads):
     for formula in ("sdpa_flop_count", "sdpa_backward_flop_count"):
         monkeypatch.setattr(flop_counter, formula, _refuse_shared_heads)
-    for module, change in attention.stand_in(Config(), gpu_model("NVIDIA H200")).changes.items():
+    for module, change in attention.stand_in(gpu_model("NVIDIA H200")).changes.items():
         if module == flop_counter.__name__:
             change(flop_counter, None)
     query, key = (torch.empty(2, count, 512, 64, device="meta") for count in (32, key_heads))

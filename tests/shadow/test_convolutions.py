@@ -10,10 +10,10 @@ import torch
 from memlab.cli.compose import compose_config
 from memlab.core.sizes import GIB
 from memlab.planner.user_command import predict_command
-from memlab.predict.trace.shadow.stand_ins.convolutions import workspace_at_most
 from memlab.report.remarks_text import assumed
 from memlab.report.verdict_text import verdict
 from memlab.runs.folder import RunFolder
+from memlab.simulator.rank.stand_ins.convolutions import workspace_at_most
 
 pytestmark = pytest.mark.shadow
 

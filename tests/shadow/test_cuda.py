@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.predict.trace.events import Alloc, RecordStream, Synchronize
+from memlab.simulator.trace.events import Alloc, RecordStream, Synchronize
 from tests.shadow.one_rank import run
 
 pytestmark = pytest.mark.shadow

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from memlab.predict.trace.run_command import LOG, simulate
-from memlab.predict.trace.trace_format import Trace
-from memlab.predict.trace.work_items import KernelLaunch
+from memlab.prediction.run_command import LOG, simulate
+from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.work_items import KernelLaunch
 from tests.shadow.one_rank import NODE
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(80)]

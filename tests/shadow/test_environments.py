@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from bare_environment import python_with_torch_alone, sitecustomize_of
 
-from memlab.predict.trace.run_command import LOG, Node, SimulationError, simulate
+from memlab.prediction.run_command import LOG, SimulationError, simulate
+from memlab.simulator.simulation import Node
 
 pytestmark = pytest.mark.shadow
 
@@ -86,7 +87,7 @@ def test_options_that_drop_the_bootstrap_are_said(tmp_path, option):
 
 
 def test_a_python_that_is_too_old_is_named(tmp_path):
-    bootstrap = Path(__file__).parents[2] / "memlab" / "predict" / "trace" / "shadow" / "bootstrap"
+    bootstrap = Path(__file__).parents[2] / "memlab" / "simulator" / "rank" / "bootstrap"
     code = f"import sys; sys.version_info = (3, 9, 1); exec(open({str(bootstrap / 'sitecustomize.py')!r}).read())"
     code = f"__file__ = {str(bootstrap / 'sitecustomize.py')!r}; {code}"
     environ = {"MEMLAB_SIMULATION": str(tmp_path)}

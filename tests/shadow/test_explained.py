@@ -9,8 +9,8 @@ from memlab.analyse.explain.table import explained_table
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.core.sizes import MIB
-from memlab.predict.prediction import predict_one
-from memlab.predict.trace import choose_traces
+from memlab.prediction.prediction import predict_one
+from memlab.prediction.traces import choose_traces
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from memlab.predict.trace.shadow import forked_copy
+from memlab.simulator.rank import forked_copy
 
 pytestmark = pytest.mark.shadow
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from memlab.predict.trace.run_command import LOG, simulate
-from memlab.predict.trace.trace_format import GENERATION
+from memlab.prediction.run_command import LOG, simulate
+from memlab.simulator.trace.trace_format import GENERATION
 from tests.shadow.one_rank import NODE
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(25)]

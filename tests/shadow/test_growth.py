@@ -12,10 +12,10 @@ from memlab.cli.exit_codes import exit_code
 from memlab.core.record import DOES_NOT_LAST
 from memlab.core.sizes import GIB, MIB
 from memlab.planner.user_command import predict_command
-from memlab.predict.trace.events import Alloc, BeginPhase, Free
-from memlab.predict.trace.shadow.more_steps import holds_earlier_steps
-from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
+from memlab.simulator.rank.more_steps import holds_earlier_steps
+from memlab.simulator.trace.events import Alloc, BeginPhase, Free
+from memlab.simulator.trace.trace_format import Trace
 from tests.shadow.one_rank import run as run_rank
 
 pytestmark = pytest.mark.shadow

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from memlab.predict.outside.appearances import ATTENTION, COLLECTIVE, COMMUNICATOR, Appearance
-from memlab.predict.trace.events import Free
-from memlab.predict.trace.shadow.libraries import Libraries
-from memlab.predict.trace.trace_format import Trace
+from memlab.simulator.outside.appearances import ATTENTION, COLLECTIVE, COMMUNICATOR, Appearance
+from memlab.simulator.rank.libraries import Libraries
+from memlab.simulator.trace.events import Free
+from memlab.simulator.trace.trace_format import Trace
 
 pytestmark = pytest.mark.shadow
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from memlab.predict.trace.run_command import LOG, Node, simulate
-from memlab.predict.trace.trace_format import Trace
+from memlab.prediction.run_command import LOG, simulate
+from memlab.simulator.simulation import Node
+from memlab.simulator.trace.trace_format import Trace
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(8)]
 

@@ -7,10 +7,10 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
-from memlab.predict.allocator import Options
-from memlab.predict.trace.events import Alloc, BeginPhase, Free
-from memlab.predict.trace.shadow_process import TraceKey
-from memlab.predict.trace.trace_format import Trace
+from memlab.simulator.allocator import Options
+from memlab.simulator.trace.events import Alloc, BeginPhase, Free
+from memlab.simulator.trace.trace_format import Trace
+from memlab.training.simulated.process import TraceKey
 from tests.shadow.traced_points import shadow_traces
 
 pytestmark = pytest.mark.shadow

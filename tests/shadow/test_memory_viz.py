@@ -14,7 +14,7 @@ from memlab.analyse.explain.explained import History
 from memlab.analyse.explain.exports import write_memory_viz
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.analyse.explain.snapshot_trace import trace_of
-from memlab.predict.allocator import RecordingAllocator, parse
+from memlab.simulator.allocator import RecordingAllocator, parse
 
 pytestmark = pytest.mark.shadow
 

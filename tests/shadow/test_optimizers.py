@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.predict.trace.events import Alloc, HostAlloc
+from memlab.simulator.trace.events import Alloc, HostAlloc
 from tests.shadow.one_rank import run, run_script
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(6)]

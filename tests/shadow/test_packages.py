@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memlab.core.errors import FolderError
-from memlab.predict.trace import shadow_process
-from memlab.predict.trace.events import Alloc
-from memlab.predict.trace.shadow_process import ShadowError
+from memlab.core.errors import FolderError, ShadowError
+from memlab.simulator import own_stand_ins
+from memlab.simulator.trace.events import Alloc
 from tests.shadow.model_folder import WIDTH, model_folder
 from tests.shadow.one_rank import run
 
@@ -41,8 +40,8 @@ def documented() -> str:
 
 
 def test_the_documented_stand_in_takes_the_place_of_a_package_and_its_operator(tmp_path, monkeypatch):
-    monkeypatch.setitem(os.environ, shadow_process.VARIABLE, "")
-    shadow_process.choose(own_folder(tmp_path, documented()))
+    monkeypatch.setitem(os.environ, own_stand_ins.VARIABLE, "")
+    own_stand_ins.choose(own_folder(tmp_path, documented()))
     trace, printed = run(tmp_path, SCAN)
     assert "found 1.2.0 1.2.0 True" in printed and "gradient torch.Size([1024, 512])" in printed
     sizes = [event.nbytes for event in trace.events if isinstance(event, Alloc)]
@@ -51,15 +50,15 @@ def test_the_documented_stand_in_takes_the_place_of_a_package_and_its_operator(t
 
 
 def test_a_file_without_a_stand_in_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(os.environ, shadow_process.VARIABLE, "")
-    shadow_process.choose(own_folder(tmp_path, "x = 1\n"))
+    monkeypatch.setitem(os.environ, own_stand_ins.VARIABLE, "")
+    own_stand_ins.choose(own_folder(tmp_path, "x = 1\n"))
     with pytest.raises(ShadowError, match=r"selective_scan\.py is no stand-in: it has no function stand_in"):
         run(tmp_path, "import torch\n")
 
 
 def test_a_folder_without_files_is_refused(tmp_path):
     with pytest.raises(FolderError, match=r"holds no stand-ins: files NAME\.py"):
-        shadow_process.choose(tmp_path)
+        own_stand_ins.choose(tmp_path)
 
 
 ATTENTION = """

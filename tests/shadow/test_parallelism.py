@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.predict.trace.work_items import Collective, StreamWaitsForCollective
+from memlab.simulator.trace.work_items import Collective, StreamWaitsForCollective
 from tests.shadow.model_folder import LAYERS, VOCABULARY, WIDTH, model_folder
 from tests.shadow.one_rank import run_script
 

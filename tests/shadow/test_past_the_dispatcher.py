@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from memlab.predict.trace.events import RecordStream
-from memlab.predict.trace.work_items import Copy, HostWaits
+from memlab.simulator.trace.events import RecordStream
+from memlab.simulator.trace.work_items import Copy, HostWaits
 from tests.shadow.one_rank import run, run_script
 
 pytestmark = pytest.mark.shadow
@@ -155,7 +155,7 @@ def test_what_has_a_rule_is_answered(tmp_path):
 
 ENDED = """
 import torch, torch.nn.attention.flex_attention
-from memlab.predict.trace.shadow.unpredictable import explain
+from memlab.simulator.rank.unpredictable import explain
 ones, targets, lengths = torch.ones(50, 4, 20, device="cuda"), torch.ones(4, 10).long().cuda(), torch.tensor([10] * 4)
 ATTEMPTS = (
     lambda: torch.histogram(ones, 10),

@@ -9,8 +9,9 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.planner.user_command import predict_command
-from memlab.predict.trace.run_command import LOG, Node, simulate
+from memlab.prediction.run_command import LOG, simulate
 from memlab.runs.folder import RunFolder
+from memlab.simulator.simulation import Node
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(40)]
 

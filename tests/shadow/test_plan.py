@@ -13,10 +13,10 @@ import pytest
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.planner.parallel import _outlook
-from memlab.predict.prediction import predict
-from memlab.predict.trace import choose_traces
-from memlab.predict.trace.events import Alloc, Event
-from memlab.predict.trace.trace_format import Trace
+from memlab.prediction.prediction import predict
+from memlab.prediction.traces import choose_traces
+from memlab.simulator.trace.events import Alloc, Event
+from memlab.simulator.trace.trace_format import Trace
 from memlab.system.deadman import marked_by
 from tests.shadow.traced_points import shadow_traces
 

@@ -9,13 +9,13 @@ from memlab.analyse.collect import collect
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.core.record import FIRST_STEP_PHASES, PHASES
-from memlab.predict.prediction import predict, predict_one
-from memlab.predict.trace import choose_traces
-from memlab.predict.trace.events import Alloc, EmptyCache
-from memlab.predict.trace.shadow_process import TraceKey
-from memlab.predict.trace.store import traced_ranks
+from memlab.prediction.prediction import predict, predict_one
+from memlab.prediction.traces import choose_traces
+from memlab.prediction.traces.store import traced_ranks
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
+from memlab.simulator.trace.events import Alloc, EmptyCache
+from memlab.training.simulated.process import TraceKey
 from tests.shadow.traced_points import shadow_traces
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(85)]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from memlab.predict.constants import CUBLASLT_WORKSPACE, GPU_MODELS
-from memlab.predict.trace.events import HostAlloc
+from memlab.simulator.constants import CUBLASLT_WORKSPACE, GPU_MODELS
+from memlab.simulator.trace.events import HostAlloc
 from tests.shadow.model_folder import LAYERS, VOCABULARY, WIDTH, model_folder
 from tests.shadow.one_rank import run, run_script
 

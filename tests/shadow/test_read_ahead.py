@@ -7,8 +7,8 @@ from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from memlab.predict.trace.shadow import read_ahead as reading
-from memlab.predict.trace.shadow.read_ahead import _batch, _shapes, _spread, read_ahead
+from memlab.simulator.rank import read_ahead as reading
+from memlab.simulator.rank.read_ahead import _batch, _shapes, _spread, read_ahead
 
 ROWS = [torch.full((5 + row % 3,), row) for row in range(24)]
 ROWS[17] = torch.full((90,), 17)

@@ -14,7 +14,7 @@ from memlab.cli.single_changes import changes_of_record
 from memlab.core.plan import make_plan
 from memlab.planner.changed_runs import ChangedCommands, ChangedPlans
 from memlab.planner.user_command import predict_command
-from memlab.predict.prediction import predict_one
+from memlab.prediction.prediction import predict_one
 from memlab.report.remedies_text import show_remedies
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job

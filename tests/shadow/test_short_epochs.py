@@ -9,12 +9,13 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.planner.user_command import predict_command
-from memlab.predict.allocator import Options
-from memlab.predict.memory.replay import replay
-from memlab.predict.memory.whole_epoch import with_whole_epoch
-from memlab.predict.trace.run_command import LOG, Node, simulate
-from memlab.predict.trace.trace_format import Trace
+from memlab.prediction.memory.replay import replay
+from memlab.prediction.memory.whole_epoch import with_whole_epoch
+from memlab.prediction.run_command import LOG, simulate
 from memlab.runs.folder import RunFolder
+from memlab.simulator.allocator import Options
+from memlab.simulator.simulation import Node
+from memlab.simulator.trace.trace_format import Trace
 from tests.shadow.one_rank import run_script
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]

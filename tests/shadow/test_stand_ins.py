@@ -4,17 +4,17 @@ import os
 
 import pytest
 
-from memlab.predict.trace.events import Alloc, Free
+from memlab.simulator.trace.events import Alloc, Free
 from tests.shadow.one_rank import run
 
 pytestmark = pytest.mark.shadow
 
 NEW_KERNEL = """
 import torch
-from memlab.predict.trace.shadow.kernel import Kernel
-from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.simulator.rank.kernel import Kernel
+from memlab.simulator.rank.stand_ins import StandIn
 
-def stand_in(config, gpu):
+def stand_in(gpu):
     kernel = Kernel(
         temporaries=lambda tensor: [100],
         workspaces=lambda tensor: [200, 300],
@@ -22,20 +22,19 @@ def stand_in(config, gpu):
         launches=lambda tensor: [[10, 20]],
         owner="new",
     )
-    return StandIn(kernels={torch.ops.aten.asinh.default: kernel}, smooth_from=7)
+    return StandIn(kernels={torch.ops.aten.asinh.default: kernel})
 """
 
 
 RECORDED = """
 import sys
 import torch
-from memlab.core.config import Config
-from memlab.predict.constants import GPU_MODELS
-from memlab.predict.trace.shadow import device, stand_ins
-from memlab.predict.trace.work_items import KernelLaunch
+from memlab.simulator.constants import GPU_MODELS
+from memlab.simulator.rank import device, stand_ins
+from memlab.simulator.trace.work_items import KernelLaunch
 
 stand_ins.__path__ = [sys.argv[1]]
-assert stand_ins.install(device.recorder, Config(), GPU_MODELS["H100"]) == Config()
+stand_ins.install(device.recorder, GPU_MODELS["H100"])
 tensor = torch.empty(4, device="cuda")
 device.recorder.counter.start()
 torch.asinh(tensor)
@@ -54,7 +53,6 @@ def test_a_stand_in_is_found_in_the_folder_and_recorded(tmp_path):
     assert freed[:4] == [100, 200, 300, 16]
     assert "new" in {site.op for site in trace.sites}
     assert "launches (10, 20)" in printed
-    assert trace.smooth_from == 7
 
 
 EMBEDDING = """

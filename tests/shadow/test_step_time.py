@@ -5,13 +5,13 @@ import pytest
 from memlab.cli.compose import compose_config
 from memlab.core.plan import Plan, make_plan
 from memlab.core.record import PHASES
-from memlab.predict.prediction import predict
-from memlab.predict.time.calibrate import shipped
-from memlab.predict.time.work_by_phase import work_by_phase
-from memlab.predict.trace import choose_traces
-from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
-from memlab.predict.trace.trace_format import Trace
-from memlab.predict.trace.work_items import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, PINNED, Copy, Item, KernelLaunch
+from memlab.prediction.prediction import predict
+from memlab.prediction.time.calibrate import shipped
+from memlab.prediction.time.work_by_phase import work_by_phase
+from memlab.prediction.traces import choose_traces
+from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.work_items import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, PINNED, Copy, Item, KernelLaunch
+from memlab.training.simulated.process import Task, TraceKey, run_shadow
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(35)]
 

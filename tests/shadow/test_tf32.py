@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from memlab.predict.trace.shadow.tf32 import uses_tf32
+from memlab.simulator.rank.tf32 import uses_tf32
 
 pytestmark = pytest.mark.shadow
 

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from memlab.predict.trace.run_command import LOG, Node, simulate
-from memlab.predict.trace.trace_format import Trace
+from memlab.prediction.run_command import LOG, simulate
+from memlab.simulator.simulation import Node
+from memlab.simulator.trace.trace_format import Trace
 from tests.shadow.test_decoding_steps import named_work
 
 NODE = Node("NVIDIA H200", 1, 139 << 30)

@@ -6,7 +6,7 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
-from memlab.predict.prediction import predict
+from memlab.prediction.prediction import predict
 
 pytestmark = pytest.mark.shadow
 
@@ -39,8 +39,8 @@ def test_a_model_without_attention_is_predicted_without_model_flops(tmp_path, mo
 
 
 def test_a_step_is_counted_whole_or_not_at_all():
-    from memlab.predict.trace.shadow.counting import Counter
-    from memlab.predict.trace.trace_format import Trace
+    from memlab.simulator.rank.counting import Counter
+    from memlab.simulator.trace.trace_format import Trace
 
     trace = Trace(rank=0, world_size=1)
     counter = Counter(trace, lambda: "")

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from memlab.cli.compose import compose_config
+from memlab.core.errors import ShadowError
 from memlab.planner.user_command import predict_command
-from memlab.predict.trace.run_command import simulate
-from memlab.predict.trace.shadow_process import ShadowError
+from memlab.prediction.run_command import simulate
 from memlab.runs.folder import RunFolder
 from tests.shadow.model_folder import model_folder
 from tests.shadow.one_rank import NODE, run
@@ -21,8 +21,8 @@ import os, sys, tempfile, torch
 from huggingface_hub import hf_hub_download
 from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPTQConfig
-from memlab.predict.trace.shadow import device
-from memlab.predict.trace.shadow.unpredictable import explain
+from memlab.simulator.rank import device
+from memlab.simulator.rank.unpredictable import explain
 
 @torch.library.custom_op("mine::scan", mutates_args=())
 def scan(tensor: torch.Tensor) -> torch.Tensor:

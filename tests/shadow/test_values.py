@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from memlab.predict.trace.events import Alloc
+from memlab.simulator.trace.events import Alloc
 from tests.shadow.one_rank import run
 
 pytestmark = pytest.mark.shadow

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from memlab.predict.trace.run_command import LOG, simulate
-from memlab.predict.trace.shadow_process import ShadowError
-from memlab.predict.trace.trace_format import DECIDED, GENERATION
+from memlab.core.errors import ShadowError
+from memlab.prediction.run_command import LOG, simulate
+from memlab.simulator.trace.trace_format import DECIDED, GENERATION
 from tests.shadow.one_rank import NODE, run
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(8)]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from memlab.predict.constants import HOST_PROCESS_BYTES
-from memlab.predict.memory.host import host_peak
+from memlab.prediction.memory.host import host_peak
+from memlab.simulator.constants import HOST_PROCESS_BYTES
 from tests.shadow.model_folder import CONFIG, model_folder
 from tests.shadow.one_rank import run, run_script
 

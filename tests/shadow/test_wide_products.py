@@ -3,7 +3,7 @@
 import pytest
 
 from memlab.core.record import WORK
-from memlab.predict.trace.work_items import KernelLaunch
+from memlab.simulator.trace.work_items import KernelLaunch
 from tests.shadow.one_rank import run
 
 pytestmark = pytest.mark.shadow

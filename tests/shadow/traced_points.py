@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memlab.core.plan import Plan
-from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
-from memlab.predict.trace.trace_format import Trace
+from memlab.simulator.trace.trace_format import Trace
+from memlab.training.simulated.process import Task, TraceKey, run_shadow
 
 
 def shadow_traces(plan: Plan, keys: Sequence[TraceKey], folder: Path) -> dict[TraceKey, Trace]:

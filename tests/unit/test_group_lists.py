@@ -7,8 +7,8 @@ from package_imports import ROOT
 
 from memlab.core.config import GROUPS, LIBRARIES, Config
 from memlab.core.config_experiment import Sweep
-from memlab.predict.memory.fit_probability import kind
-from memlab.predict.time.calibrate import family
+from memlab.prediction.memory.fit_probability import kind
+from memlab.prediction.time.calibrate import family
 from tools.accuracy import errors
 
 ALIKE_IN_A_KIND = {"model", "zero_stage", "checkpointing", "seq_len", "batch", "data", "predict", "sweep"}

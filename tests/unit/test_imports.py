@@ -19,9 +19,9 @@ from package_imports import (
     part_of,
 )
 
-from memlab.attach.install import BESIDE
+from memlab.meters.install import BESIDE
 
-UNKNOWN_TO = {"report": {"launch", "worker", "attach"}, "predict": {"launch"}}
+UNKNOWN_TO = {"report": {"launch", "training", "meters"}, "prediction": {"launch"}}
 """Part, with the parts inside it -> parts before it that it must not know of."""
 
 TORCH = {"torch", "deepspeed", "transformers", "accelerate", "datasets"}
@@ -40,11 +40,16 @@ def test_imports_point_one_way(module):
     assert wrong == set()
 
 
-def test_the_ranks_of_a_command_get_all_that_attach_imports():
+def test_the_ranks_of_a_command_get_all_that_the_meters_import():
     beside = {name_of(ROOT / "memlab" / file) for file in BESIDE}
     assert set().union(*(imported_modules(MODULES[name]) for name in beside)) == set()
-    wanted = set().union(*(imported_modules(file) for name, file in MODULES.items() if is_in(name, "attach")))
-    assert {name for name in wanted if not is_in(name, "attach")} <= beside
+    wanted = set().union(*(imported_modules(file) for name, file in MODULES.items() if is_in(name, "meters")))
+    assert {name for name in wanted if not is_in(name, "meters")} <= beside
+
+
+def test_the_simulator_knows_no_plan_and_no_configuration():
+    known = set().union(*(imported_modules(file) for name, file in MODULES.items() if is_in(name, "simulator")))
+    assert not known & {"core.plan", "core.config", "core.config_training", "core.config_experiment"}
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -76,7 +81,7 @@ IMPORTED = (
         "memlab.launch.sweep",
         "memlab.report.details_text",
         "memlab.report.sweep_text",
-        "memlab.worker",
+        "memlab.training",
         "memlab.cli.main",
     ),
     *("memlab.cli.compose", "hydra_plugins.memlab_launcher.launcher", "memlab.cli.hydra_app", "memlab.cli.experiments"),
@@ -115,7 +120,16 @@ def test_the_launcher_plugin_costs_tab_completion_nothing():
     }
 
 
-HEAVY = {"rich", "numpy", "pandas", "matplotlib", "psutil", "memlab.launch", "memlab.predict", "memlab.analyse"} | TORCH
+HEAVY = {
+    "rich",
+    "numpy",
+    "pandas",
+    "matplotlib",
+    "psutil",
+    "memlab.launch",
+    "memlab.prediction",
+    "memlab.analyse",
+} | TORCH
 
 LOADED_AT_EXIT = """
 import atexit, sys

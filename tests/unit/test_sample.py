@@ -8,7 +8,7 @@ import pytest
 
 tokenizers = pytest.importorskip("tokenizers")
 
-FOLDER = Path(__file__).parents[2] / "memlab" / "worker" / "sample"
+FOLDER = Path(__file__).parents[2] / "memlab" / "training" / "sample"
 VOCABULARY = 2048  # vocab_size of conf/model/tiny.yaml: a larger token id would be outside its embedding
 
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ratios",
         type=Path,
         metavar="FILE",
-        help="write the errors from which probabilities are computed: memlab/predict/memory/ratios.json",
+        help="write the errors from which probabilities are computed: memlab/prediction/memory/ratios.json",
     )
 
 

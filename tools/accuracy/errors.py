@@ -14,7 +14,7 @@ from memlab.core.config import Config
 from memlab.core.grouping import grouped
 from memlab.core.plan import engine_key
 from memlab.core.record import Record
-from memlab.predict.memory.fit_probability import kind
+from memlab.prediction.memory.fit_probability import kind
 
 QUANTITIES = ("allocated", "reserved", "active", "after_init", "host")
 """Highest rank's peak over the steps; ``after_init``: allocated at the end of engine initialisation; ``host``: the

@@ -6,7 +6,7 @@ from functools import partial
 
 from memlab.core.grouping import grouped
 from memlab.core.record import COMMAND_PHASES
-from memlab.predict.memory.fit_probability import FEW
+from memlab.prediction.memory.fit_probability import FEW
 from memlab.report import units
 from tools.accuracy.commands import JudgedCommand
 from tools.accuracy.errors import (

@@ -9,9 +9,9 @@ from math import prod
 from memlab.core.config import Config
 from memlab.core.plan import Plan, engine_key, make_plan, shape_of
 from memlab.core.record import Record
-from memlab.predict.limits import unpredictable
-from memlab.predict.prediction import predict_launch
-from memlab.predict.trace.choose_traces import trace_missing
+from memlab.prediction.limits import unpredictable
+from memlab.prediction.prediction import predict_launch
+from memlab.prediction.traces.choose_traces import trace_missing
 
 JUDGED = ("ok", "gpu_oom")
 """Statuses of records that show whether GPU memory was enough."""

@@ -1,7 +1,7 @@
 """Table of docs/accuracy.md: what a trace does not show, its value in a prediction, and the source of that value."""
 
 from memlab.core.sizes import MIB
-from memlab.predict.constants import HOST_PROCESS_BYTES
+from memlab.simulator.constants import HOST_PROCESS_BYTES
 
 SOURCES = (
     (
@@ -46,7 +46,7 @@ SOURCES = (
     (
         "what lies outside the allocator: CUDA context, communicators of NCCL, cuBLAS handles, code of kernels",
         "a sum of the parts that the run has, by its trace",
-        "measured: 36 ranks of `explain`, reading by reading (`memlab/predict/outside/sizes.json`). Beside the "
+        "measured: 36 ranks of `explain`, reading by reading (`memlab/simulator/outside/sizes.json`). Beside the "
         "allocator: they move the verdict, and no figure of this page",
     ),
     (

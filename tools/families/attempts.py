@@ -7,11 +7,11 @@ from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.plan import Plan, make_plan
-from memlab.predict.memory.rank_results import estimate
-from memlab.predict.time.calibrate import Calibrations, resolve
-from memlab.predict.time.step_time import predict_step_time
-from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
-from memlab.predict.trace.trace_format import Trace
+from memlab.prediction.memory.rank_results import estimate
+from memlab.prediction.time.calibrate import Calibrations, resolve
+from memlab.prediction.time.step_time import predict_step_time
+from memlab.simulator.trace.trace_format import Trace
+from memlab.training.simulated.process import Task, TraceKey, run_shadow
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memlab.predict.memory.ledger import Holding, Moment
-from memlab.predict.trace.memory_kinds import is_flat_buffer
-from memlab.predict.trace.trace_format import Site
+from memlab.prediction.memory.ledger import Holding, Moment
+from memlab.simulator.trace.memory_kinds import is_flat_buffer
+from memlab.simulator.trace.trace_format import Site
 
 UNEXPLAINED = "unexplained"
 

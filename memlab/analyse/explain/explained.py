@@ -14,19 +14,19 @@ from memlab.core.config import Config
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
 from memlab.core.record_schema import GrowthOfRun
-from memlab.predict.allocator import RecordingAllocator
-from memlab.predict.memory.ledger import Moment, moments
-from memlab.predict.memory.outside import outside_parts
-from memlab.predict.memory.rank_replays import RankReplays
-from memlab.predict.memory.rank_results import gpu_memory
-from memlab.predict.outside.fit import sizes_from
-from memlab.predict.time.calibrate import resolve
-from memlab.predict.trace.choose_traces import traces_in_launch
-from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint
-from memlab.predict.trace.run_command import traces_in
-from memlab.predict.trace.store import code_digest
-from memlab.predict.trace.trace_format import Trace, replayed
+from memlab.prediction.fit_outside import sizes_from
+from memlab.prediction.memory.ledger import Moment, moments
+from memlab.prediction.memory.outside import outside_parts
+from memlab.prediction.memory.rank_replays import RankReplays
+from memlab.prediction.memory.rank_results import gpu_memory
+from memlab.prediction.run_command import traces_in
+from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.traces.choose_traces import traces_in_launch
+from memlab.prediction.traces.store import code_digest
 from memlab.runs.folder import RunFolder
+from memlab.simulator.allocator import RecordingAllocator
+from memlab.simulator.trace.events import Alloc, BeginPhase, BeginPoint
+from memlab.simulator.trace.trace_format import Trace, replayed
 
 
 @dataclass(frozen=True)

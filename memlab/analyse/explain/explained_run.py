@@ -7,10 +7,9 @@ from functools import partial
 
 from memlab.analyse.explain.explained import Explained, doubts, explain_prediction, explain_ranks, fullest, traces_of
 from memlab.analyse.explain.recorded_ranks import NO_HISTORY, RecordedRanks
-from memlab.core.errors import RecordError
+from memlab.core.errors import RecordError, ShadowError
 from memlab.core.grouping import grouped
 from memlab.core.record import OUT_OF_MEMORY, PREDICTED, Record
-from memlab.predict.trace.shadow_process import ShadowError
 from memlab.runs.folder import RunFolder
 
 NAMED = 8

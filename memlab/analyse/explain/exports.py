@@ -19,11 +19,9 @@ from memlab.core.errors import RecordError
 from memlab.core.grouping import grouped
 from memlab.core.record import PREDICTED, Record
 from memlab.files.disk import write_output
-from memlab.predict.allocator.blocks import Block
-from memlab.predict.allocator.recording import Action
-from memlab.predict.time.calibrate import resolve
-from memlab.predict.time.clocks import COMMUNICATION, LOWER_BOUND, has_clocks, step_seconds
-from memlab.predict.time.step_intervals import (
+from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.clocks import COMMUNICATION, LOWER_BOUND, has_clocks, step_seconds
+from memlab.prediction.time.step_intervals import (
     Interval,
     StepIntervals,
     events_after_each_item,
@@ -31,10 +29,12 @@ from memlab.predict.time.step_intervals import (
     phases_of,
     step_intervals,
 )
-from memlab.predict.time.work_kinds import item_kinds
-from memlab.predict.trace import work_items
-from memlab.predict.trace.events import Alloc, BeginPhase
-from memlab.predict.trace.trace_format import Site, Trace, replayed
+from memlab.prediction.time.work_kinds import item_kinds
+from memlab.simulator.allocator.blocks import Block
+from memlab.simulator.allocator.recording import Action
+from memlab.simulator.trace import work_items
+from memlab.simulator.trace.events import Alloc, BeginPhase
+from memlab.simulator.trace.trace_format import Site, Trace, replayed
 
 NO_CATEGORY = "unknown"
 """The page fails on a file with categories that lacks this one."""

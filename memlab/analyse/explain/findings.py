@@ -10,12 +10,12 @@ from memlab.analyse.explain.accounting import ALL_MODULES, layers_together
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.growth import Growth, growth_in_evaluation, growth_over_steps
 from memlab.analyse.explain.outside import RANKS
-from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
 from memlab.core.grouping import grouped
 from memlab.core.record_schema import GrowthOfRun
-from memlab.predict.memory.ledger import Holding
-from memlab.predict.trace.memory_kinds import ACTIVATIONS, CASTS, STEP
-from memlab.predict.trace.trace_format import Trace
+from memlab.meters.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
+from memlab.prediction.memory.ledger import Holding
+from memlab.simulator.trace.memory_kinds import ACTIVATIONS, CASTS, STEP
+from memlab.simulator.trace.trace_format import Trace
 
 GROWS_OVER_STEPS = "memory grows over steps"
 GROWS_IN_EVALUATION = "evaluation keeps its outputs"

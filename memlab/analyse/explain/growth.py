@@ -7,9 +7,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from memlab.analyse.explain.phases import Part, parts_of
-from memlab.predict.trace.events import Alloc, Free
-from memlab.predict.trace.memory_kinds import SMALL
-from memlab.predict.trace.trace_format import Site, Trace
+from memlab.simulator.trace.events import Alloc, Free
+from memlab.simulator.trace.memory_kinds import SMALL
+from memlab.simulator.trace.trace_format import Site, Trace
 
 LEAST_GROWTH = 1 << 20
 """Bytes a step, or a batch, below which growth is not named."""

@@ -9,10 +9,10 @@ from memlab.analyse.explain.accounting import Share
 from memlab.analyse.explain.phases import Part, parts_of
 from memlab.analyse.explain.snapshot_trace import FailedRequest, PartEnd
 from memlab.core.sizes import MIB
-from memlab.predict.allocator import RecordingAllocator
-from memlab.predict.memory.ledger import Moment
-from memlab.predict.trace.events import Alloc, EmptyCache, Free
-from memlab.predict.trace.trace_format import Site, Trace
+from memlab.prediction.memory.ledger import Moment
+from memlab.simulator.allocator import RecordingAllocator
+from memlab.simulator.trace.events import Alloc, EmptyCache, Free
+from memlab.simulator.trace.trace_format import Site, Trace
 
 LAST = 12
 """Events, or parts of the run, before the failure that are told."""

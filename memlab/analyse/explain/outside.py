@@ -1,6 +1,6 @@
 """Memory of a GPU outside torch's allocator, in parts. Each part is what the driver's figure grew by while it appeared.
 
-The ranks read the driver's figure around each module, collective and part of the run (attach/driver_readings.py), less
+The ranks read the driver's figure around each module, collective and part of the run (meters/driver_readings.py), less
 what torch's allocator held then. What grew between two readings belongs to what ran between them.
 """
 
@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from memlab.analyse.explain.accounting import OUTSIDE_MODULES, Share, layers_together, tree
 from memlab.analyse.explain.snapshot import Entry
-from memlab.predict.outside.parts import CONTEXT, CUBLAS, KERNELS, NCCL, OutsidePart, group_in_words
+from memlab.simulator.outside.parts import CONTEXT, CUBLAS, KERNELS, NCCL, OutsidePart, group_in_words
 
 PROCESSES = "other processes"
 RANKS = "other ranks, which compute on other GPUs"
@@ -32,7 +32,7 @@ NAMED_CALLS = {"convolution": CUDNN, "Triton kernel": TRITON}
 reading of a convolution comes after its whole module has run, so it includes what cuBLAS took there."""
 
 OF_A_GROUP = re.compile(r"(.+) of (.+) \((\d+) ranks?\)")
-"""Call of a collective's reading: its function, its group, and the number of ranks (attach/collectives.py)."""
+"""Call of a collective's reading: its function, its group, and the number of ranks (meters/collectives.py)."""
 
 COLLECTIVES = {
     "eager_connect_single_device": "communicator",

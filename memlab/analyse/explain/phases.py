@@ -7,9 +7,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from memlab.core.grouping import grouped
-from memlab.predict.memory.ledger import Moment, by_kind
-from memlab.predict.trace.events import BeginPhase
-from memlab.predict.trace.trace_format import Trace
+from memlab.prediction.memory.ledger import Moment, by_kind
+from memlab.simulator.trace.events import BeginPhase
+from memlab.simulator.trace.trace_format import Trace
 
 
 class Part(NamedTuple):

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.phases import Part, parts_of
 from memlab.core.record import PREDICTED, Record
-from memlab.predict.allocator import RecordingAllocator
-from memlab.predict.allocator.recording import Action
-from memlab.predict.memory import ledger
-from memlab.predict.time.calibrate import resolve
-from memlab.predict.time.clocks import LOWER_BOUND, has_clocks
-from memlab.predict.time.step_intervals import event_seconds
-from memlab.predict.trace.events import Alloc
-from memlab.predict.trace.trace_format import Trace, replayed
+from memlab.prediction.memory import ledger
+from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.clocks import LOWER_BOUND, has_clocks
+from memlab.prediction.time.step_intervals import event_seconds
+from memlab.simulator.allocator import RecordingAllocator
+from memlab.simulator.allocator.recording import Action
+from memlab.simulator.trace.events import Alloc
+from memlab.simulator.trace.trace_format import Trace, replayed
 
 
 def event_times(rank: Explained, record: Record) -> Mapping[int, float]:

@@ -19,16 +19,16 @@ from memlab.analyse.explain.outside import Device, MeasuredDevice, Outside, Read
 from memlab.analyse.explain.phases import parts_of
 from memlab.analyse.explain.snapshot import Snapshot, read_snapshot
 from memlab.analyse.explain.snapshot_trace import Marks, MeasuredTrace, PartEnd, trace_of
-from memlab.attach import owner
 from memlab.core.errors import ConfigError, RecordError
 from memlab.core.schema import check_of
 from memlab.core.value_types import Bytes, Count
 from memlab.files.json_file import read_json
 from memlab.files.regular_file import open_regular
-from memlab.predict.allocator import RecordingAllocator, parse
-from memlab.predict.memory.ledger import moments
-from memlab.predict.trace.trace_format import Piece
+from memlab.meters import owner
+from memlab.prediction.memory.ledger import moments
 from memlab.runs.folder import RunFolder
+from memlab.simulator.allocator import RecordingAllocator, parse
+from memlab.simulator.trace.trace_format import Piece
 
 
 class PieceMarks(TypedDict):
@@ -48,7 +48,7 @@ class UsedMarks(TypedDict):
 
 
 class ReadingMarks(UsedMarks):
-    """A reading of the driver's figure (attach/driver_readings.py)."""
+    """A reading of the driver's figure (meters/driver_readings.py)."""
 
     phase: str | None
     module: str
@@ -74,7 +74,7 @@ class OutsideMarks(TypedDict):
 
 
 class OwnersMarks(TypedDict):
-    """Owners, each once, and number of a piece -> address -> number of its owner (attach/owner.py)."""
+    """Owners, each once, and number of a piece -> address -> number of its owner (meters/owner.py)."""
 
     list: list[list[str | bool | int]]
     looks: dict[str, dict[str, Count]]
@@ -85,7 +85,7 @@ class _OutOfMemoryMarks(TypedDict, total=False):
 
 
 class MarksFile(_OutOfMemoryMarks):
-    """What the meters of a rank noted beside its memory history (attach/memory_history.py) or an out-of-memory.
+    """What the meters of a rank noted beside its memory history (meters/memory_history.py) or an out-of-memory.
 
     ``snapshot_sha256``: of the file with the history.
     """

@@ -11,10 +11,10 @@ from memlab.core.record import PREDICTED, Record
 from memlab.core.sizes import UNLIMITED
 from memlab.planner.changed_runs import ChangedRuns, PredictedRun
 from memlab.planner.changes import Change
-from memlab.predict.memory.ledger import SLACK
-from memlab.predict.memory.rank_results import gpu_memory, needs
-from memlab.predict.time.calibrate import resolve
-from memlab.predict.time.step_time import StepTime, predict_step_time, predict_steps
+from memlab.prediction.memory.ledger import SLACK
+from memlab.prediction.memory.rank_results import gpu_memory, needs
+from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.step_time import StepTime, predict_step_time, predict_steps
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from memlab.core.errors import RecordError
 from memlab.core.schema import shown
 from memlab.files.plain_pickle import read_plain_pickle
-from memlab.predict.memory.ledger import Slack
+from memlab.prediction.memory.ledger import Slack
 
 NO_SLACK = Slack(0, 0, 0, 0)
 

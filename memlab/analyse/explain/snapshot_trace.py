@@ -14,20 +14,20 @@ from operator import attrgetter
 from typing import TypedDict
 
 from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, Entry, Frame, LiveBlock, Segment, Snapshot, Stack
-from memlab.attach.owner import Owner
 from memlab.core.grouping import grouped
 from memlab.core.sizes import MIB
 from memlab.core.value_types import Bytes, Count
-from memlab.predict.allocator import Before
-from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
-from memlab.predict.trace.memory_kinds import EXPLAINS, KERNEL_SCRATCH, PASSES_ON, SMALL, kind_of, name_owned
-from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.meters.owner import Owner
+from memlab.simulator.allocator import Before
+from memlab.simulator.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
+from memlab.simulator.trace.memory_kinds import EXPLAINS, KERNEL_SCRATCH, PASSES_ON, SMALL, kind_of, name_owned
+from memlab.simulator.trace.trace_format import Piece, Site, Trace
 
 OTHER = "of unknown origin"
 """Kind of a block that no line of code, no backward node and no owner explains."""
 
 _OWN = "/memlab_attach/"
-"""Part of the path of memlab's meters in a command (attach/install.py)."""
+"""Part of the path of memlab's meters in a command (meters/install.py)."""
 
 _CUBLAS_WORKSPACE = frozenset({"at::cuda::getCurrentCUDABlasHandle()", "at::cuda::getCUDABlasLtWorkspace()"})
 """Functions of torch that request the workspace of cuBLAS, which stays. A prediction uses the same name."""
@@ -135,7 +135,7 @@ NOT_RECORDED = "not recorded: activations, temporaries, buffers of libraries"
 """Kind of a block without an owner, of an out-of-memory without a history."""
 
 SMALL_BYTES = 64 << 10
-"""Allocations below this share one site, as in a prediction (shadow/allocation_sites.py)."""
+"""Allocations below this share one site, as in a prediction (simulator/rank/allocation_sites.py)."""
 
 WAITING_STREAM = -1
 """First of the streams that stand for those that freed blocks waited for: the history does not say which they were. The
@@ -143,7 +143,7 @@ others follow below."""
 
 
 class PartEnd(TypedDict):
-    """Part of the run before an out-of-memory (attach/out_of_memory.py). ``ended_at``: seconds since the epoch. In
+    """Part of the run before an out-of-memory (meters/out_of_memory.py). ``ended_at``: seconds since the epoch. In
     bytes: ``allocated`` at its end, and its peaks of allocated and reserved memory."""
 
     phase: str

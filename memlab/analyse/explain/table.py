@@ -12,7 +12,7 @@ from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import explain
 from memlab.analyse.run_view import RunView
 from memlab.analyse.table import long_table
-from memlab.predict.memory.ledger import Moment
+from memlab.prediction.memory.ledger import Moment
 from memlab.runs.folder import RunFolder
 
 _NOT_IN_A_NAME = re.compile(r"\W+")

@@ -6,22 +6,21 @@ from dataclasses import dataclass
 
 from memlab.analyse.explain.explained import traces_of
 from memlab.analyse.explain.explained_run import measure_again
-from memlab.attach.options import PROFILER
 from memlab.core.basis import BOUND, CALIBRATED, EXACT, Basis
 from memlab.core.config import Config
-from memlab.core.errors import RecordError
+from memlab.core.errors import RecordError, ShadowError
 from memlab.core.record import PREDICTED, Record
-from memlab.predict.limits import unpredictable
-from memlab.predict.time.calibrate import Calibration, resolve
-from memlab.predict.time.clocks import LOWER_BOUND, has_clocks
-from memlab.predict.time.step_intervals import busy_seconds, step_intervals
-from memlab.predict.time.step_time import OWN_PYTHON
-from memlab.predict.time.work_kinds import COMMUNICATION, COPIES, KINDS, item_kinds, kernel_kind
-from memlab.predict.trace.shadow_process import ShadowError
-from memlab.predict.trace.trace_format import Trace
-from memlab.predict.trace.work_items import Collective, Copy, KernelLaunch
+from memlab.meters.options import PROFILER
+from memlab.prediction.limits import unpredictable
+from memlab.prediction.time.calibrate import Calibration, resolve
+from memlab.prediction.time.clocks import LOWER_BOUND, has_clocks
+from memlab.prediction.time.step_intervals import busy_seconds, step_intervals
+from memlab.prediction.time.step_time import OWN_PYTHON
+from memlab.prediction.time.work_kinds import COMMUNICATION, COPIES, KINDS, item_kinds, kernel_kind
 from memlab.runs.folder import RunFolder
 from memlab.runs.operator_profile import PROFILED_RANK, OperatorProfile, OperatorTime, read_operators
+from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.work_items import Collective, Copy, KernelLaunch
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP, Options
     from memlab.launch.user_command.measure import measure
+    from memlab.meters.options import PROFILED_STEPS, PROFILER_WARMUP, Options
     from memlab.report.details_text import show_answer
     from memlab.report.text import console
     from memlab.runs.folder import RunFolder

@@ -15,9 +15,9 @@ from memlab.core.errors import MemlabError
 from memlab.launch import preflight
 from memlab.planner.command_sweep import predictor_of
 from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_batches, rows_to_measure, single_changes
-from memlab.predict.limits import unpredictable
-from memlab.predict.outside.fit import check_sizes
-from memlab.predict.time.calibrate import check_calibrations
+from memlab.prediction.fit_outside import check_sizes
+from memlab.prediction.limits import unpredictable
+from memlab.prediction.time.calibrate import check_calibrations
 from memlab.report.plan_text import (
     PlanProgress,
     ending,

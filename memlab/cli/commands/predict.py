@@ -15,7 +15,7 @@ from memlab.cli.exit_codes import exit_code
 from memlab.core.errors import MemlabError
 from memlab.core.record import Record
 from memlab.files.conf_files import options_of
-from memlab.predict.trace import shadow_process
+from memlab.simulator import own_stand_ins
 from memlab.system import sandbox
 
 USAGE = "memlab predict [options] hardware=OPTION -- COMMAND WORDS..."
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace an earlier run in the folder")
     add_all(parser)
     help = "stand-ins of your own for packages and operators, NAME.py (docs/your_own_command.md)"
-    chosen = os.environ.get(shadow_process.VARIABLE)
+    chosen = os.environ.get(own_stand_ins.VARIABLE)
     parser.add_argument("--stand-ins", type=Path, metavar="FOLDER", default=chosen and Path(chosen), help=help)
     help = "let the script connect to other machines, to read its data (default: it cannot)"
     parser.add_argument("--network", action="store_true", help=help)
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.unprotected or _accepts_no_wall():
         os.environ[sandbox.WITHOUT_WALL] = sandbox.ALLOWED
     if arguments.stand_ins is not None:
-        shadow_process.choose(arguments.stand_ins)
+        own_stand_ins.choose(arguments.stand_ins)
     words = ["mode=predict", "training=command", "training.command=''", *hardware]
     config, _ = compose_config(words, arguments.config_dir)
     folder = RunFolder(arguments.output or new_folder(command))

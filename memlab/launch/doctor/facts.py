@@ -69,7 +69,7 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class TorchFacts:
-    """The output of memlab.worker.probe. With ``error``, a rank cannot import torch and all other fields are unset."""
+    """Output of memlab.training.probe. With ``error``, a rank cannot import torch, and all other fields are unset."""
 
     error: str | None = None
     cuda: str | None = None  # the version that torch was built with; None: a build without CUDA
@@ -185,10 +185,10 @@ def _process_name(pynvml, pid: int) -> str:
 
 
 def _probe_torch(config: Config, environment: dict[str, str]) -> TorchFacts:
-    """Run memlab.worker.probe in the environment of a rank. It counts the model's parameters if the plan offloads."""
+    """Run memlab.training.probe in the environment of a rank. It counts the model's parameters if the plan offloads."""
     offloads = (config.offload.optimizer, config.offload.param) != ("none", "none")
     model = [json.dumps(asdict(config.model))] if offloads else []
-    command = [sys.executable, "-m", "memlab.worker.probe", *model]
+    command = [sys.executable, "-m", "memlab.training.probe", *model]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -70,7 +70,7 @@ def build(op: str, plan: Plan, machine: Machine) -> Finding:
     subject = f"op {op}"
     with tempfile.TemporaryDirectory(prefix="memlab-build-") as folder:
         log = Path(folder) / "build.log"
-        command = [sys.executable, "-m", "memlab.worker.build_op", op]
+        command = [sys.executable, "-m", "memlab.training.build_op", op]
         with Launch(command, rank_environment(plan, machine), ToLog(log)) as launch:
             ended = launch.wait(lambda: BUILD_TIMEOUT_S, linger=lambda: None, stop=threading.Event())
         if ended.returncode == 0:

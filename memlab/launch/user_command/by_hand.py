@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from memlab.attach import install
-from memlab.attach.options import Options
 from memlab.launch.orphans import exclusively
 from memlab.launch.process import Ended
 from memlab.launch.user_command.measure import job_in, plan_of, write_record
 from memlab.launch.user_command.supervise import read_finished
+from memlab.meters import install
+from memlab.meters.options import Options
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 
@@ -28,7 +28,7 @@ def measure(folder: str | os.PathLike, force: bool = False) -> Iterator[None]:
     In a script of several ranks each rank enters the block, and rank 0 writes the record. ``force``: replace an earlier
     run. Raises :class:`FolderError` if the folder holds an earlier run, or files that are not memlab's.
     """
-    from memlab.attach.start import begin_by_hand  # torch, which the script needs as well
+    from memlab.meters.start import begin_by_hand  # torch, which the script needs as well
 
     run, began = RunFolder(folder), time.perf_counter()
     with ExitStack() as held:
@@ -51,7 +51,7 @@ def callback(folder: str | os.PathLike | None = None, force: bool = False) -> An
 
     ``folder``: default, ``memlab`` in the Trainer's ``output_dir``.
     """
-    from memlab.attach.callback import MeasuringCallback  # transformers
+    from memlab.meters.callback import MeasuringCallback  # transformers
 
     return MeasuringCallback(lambda output_dir: measure(folder or Path(output_dir) / "memlab", force))
 

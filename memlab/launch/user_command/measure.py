@@ -14,7 +14,6 @@ from statistics import mean
 from typing import Any
 
 import memlab
-from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP, Options
 from memlab.core.command_template import DEEPSPEED_JSON, TRAINING_ARGS, command_environment, filled, given, template
 from memlab.core.config import Config, flat, to_dict
 from memlab.core.errors import FolderError, MemlabError
@@ -29,6 +28,7 @@ from memlab.launch.orphans import exclusively
 from memlab.launch.streams import ToLog, ToTerminal
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
 from memlab.launch.user_command.supervise import Command, Finished, supervise
+from memlab.meters.options import PROFILED_STEPS, PROFILER_WARMUP, Options
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, record_of
 from memlab.runs.operator_profile import PROFILED_RANK, keep_operators

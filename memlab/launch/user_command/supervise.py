@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from memlab.attach import install
-from memlab.attach.options import Options
 from memlab.core.errors import FolderError
 from memlab.files.disk import explained
 from memlab.launch.orphans import noted
 from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.process import Ended, Launch
 from memlab.launch.streams import Streams
+from memlab.meters import install
+from memlab.meters.options import Options
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_command
 from memlab.system.deadman import remove_folder

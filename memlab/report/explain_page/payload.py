@@ -23,13 +23,13 @@ from memlab.analyse.explain.phases import parts_of
 from memlab.analyse.explain.placements import Block, Placements, Segment, event_times
 from memlab.analyse.explain.remedies import Remedies
 from memlab.core.record import Record, phases_of
-from memlab.predict.memory.host import host_changes
-from memlab.predict.trace.events import Alloc
-from memlab.predict.trace.trace_format import Site, Trace
+from memlab.prediction.memory.host import host_changes
 from memlab.report import explain_text
 from memlab.report.findings_text import sentence
 from memlab.report.kind_colors import kind_colors
 from memlab.report.remedies_text import remedies_text
+from memlab.simulator.trace.events import Alloc
+from memlab.simulator.trace.trace_format import Site, Trace
 
 DEPTH = 4
 """Levels of the tree of what was held when memory ran out: kinds of memory, and their modules."""

@@ -18,15 +18,15 @@ from memlab.analyse.run_view import RunView
 from memlab.core.errors import RecordError
 from memlab.core.record import Record, phases_of
 from memlab.core.sizes import GIB
-from memlab.predict.memory.host import host_changes
-from memlab.predict.memory.ledger import by_kind as held_by_kind
-from memlab.predict.trace.trace_format import Trace
+from memlab.prediction.memory.host import host_changes
+from memlab.prediction.memory.ledger import by_kind as held_by_kind
 from memlab.report import units
 from memlab.report.figures import canvas
 from memlab.report.figures.canvas import NothingToDraw, Sheet, gib
 from memlab.report.kind_colors import kind_colors
 from memlab.report.palette import OKABE_ITO
 from memlab.runs.folder import RunFolder
+from memlab.simulator.trace.trace_format import Trace
 
 SMALLER = "smaller kinds"
 SLACK = "slack of the allocator"

@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-TARGET = "memlab.worker.launch"
-WORKER_FILE = str(Path(__file__).resolve().parents[3] / "memlab" / "worker" / "__main__.py")  # under srun
+TARGET = "memlab.training.launch"
+WORKER_FILE = str(Path(__file__).resolve().parents[3] / "memlab" / "training" / "__main__.py")  # under srun
 
 
 def strike(what: str) -> None:
@@ -64,5 +64,5 @@ class Patch(importlib.abc.MetaPathFinder):
         launch.step_end = step_end_or_strike
 
 
-if os.environ.get("MEMLAB_TEST_FAULT") and ("memlab.worker" in sys.orig_argv or sys.orig_argv[2:3] == [WORKER_FILE]):
+if os.environ.get("MEMLAB_TEST_FAULT") and ("memlab.training" in sys.orig_argv or sys.orig_argv[2:3] == [WORKER_FILE]):
     sys.meta_path.insert(0, Patch())

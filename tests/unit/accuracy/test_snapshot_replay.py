@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS
-from memlab.predict.allocator import CachingAllocator, Options
-from memlab.predict.allocator.blocks import Block
+from memlab.simulator.allocator import CachingAllocator, Options
+from memlab.simulator.allocator.blocks import Block
 
 MIB = 1 << 20
 RECORDINGS = sorted((Path(__file__).parents[2] / "data").glob("allocator_*.json"))

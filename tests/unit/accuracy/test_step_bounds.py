@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memlab.predict.limits import unpredictable
+from memlab.prediction.limits import unpredictable
 from memlab.runs.folder import RunFolder
 from memlab.system.machine import Machine
 

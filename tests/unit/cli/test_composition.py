@@ -85,7 +85,7 @@ def test_one_configuration_is_one_object(composed):
         *line.split(),
         "--no_local_rank",
         "--module",
-        "memlab.worker",
+        "memlab.training",
         "{run_dir}",
     ]
 
@@ -185,7 +185,7 @@ def test_several_nodes_need_their_hostfile(composed, tmp_path):
     hosts.write_text("one slots=8\ntwo slots=8\n")
     (found,) = composed(*nodes, "hardware.launcher=pdsh", f"hardware.hostfile={hosts}")
     line = "--master_addr one --num_nodes 2 --num_gpus 8 --master_port {master_port} --no_local_rank"
-    assert " ".join(found["command"]).endswith(f"{line} --module memlab.worker {{run_dir}}")
+    assert " ".join(found["command"]).endswith(f"{line} --module memlab.training {{run_dir}}")
 
 
 def test_neither_torch_nor_what_runs_something_is_imported(tmp_path):

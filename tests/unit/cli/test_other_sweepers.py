@@ -18,8 +18,8 @@ from hydra.core.utils import JobStatus
 from memlab.cli import main as cli
 from memlab.files.conf_files import parse_yaml
 from memlab.planner import training_sweep
-from memlab.predict import prediction
-from memlab.predict.time.calibrate import resolve
+from memlab.prediction import prediction
+from memlab.prediction.time.calibrate import resolve
 from memlab.runs.folder import RunFolder
 
 LENGTHS = (8, 4096, 8, 16)  # one of them does not fit, and a search may ask twice

@@ -51,7 +51,7 @@ def test_every_rank_is_this_python_on_this_machine_alone(words, tmp_path, ids):
     found = words(*ids)
     assert found[0] == sys.executable
     worker = [str(tmp_path / "a"), str(tmp_path / "b")]
-    assert found[-5:] == ["--no_local_rank", "--module", "memlab.worker", *worker]
+    assert found[-5:] == ["--no_local_rank", "--module", "memlab.training", *worker]
     if "deepspeed.launcher.runner" in found:
         assert after("--hostfile", found) == "none"
 

@@ -16,7 +16,7 @@ from memlab.runs.folder import RunFolder
 from memlab.system.environment import own_variables
 from memlab.system.hostfile import read_hostfile
 from memlab.system.machine import Gpu, Machine
-from memlab.worker.__main__ import find_rank
+from memlab.training.__main__ import find_rank
 
 PORT = 12345
 
@@ -81,9 +81,9 @@ def test_openmpi_is_not(words):
 
 def test_slurm_starts_a_file(words, tmp_path):
     worker = words("slurm")[-2:]
-    assert Path(worker[0]).parts[-3:] == ("memlab", "worker", "__main__.py") and Path(worker[0]).exists()
+    assert Path(worker[0]).parts[-3:] == ("memlab", "training", "__main__.py") and Path(worker[0]).exists()
     assert worker[1] == str(tmp_path / "a")
-    assert words("pdsh")[-3:] == ["--module", "memlab.worker", str(tmp_path / "a")]
+    assert words("pdsh")[-3:] == ["--module", "memlab.training", str(tmp_path / "a")]
 
 
 @pytest.mark.parametrize("launcher", ["pdsh", "openmpi"])

@@ -93,7 +93,7 @@ def test_a_damaged_note_of_a_launch_is_none(job, text):
 
 RANK = """
 import time
-from memlab.worker.lifeline import end_with_memlab
+from memlab.training.lifeline import end_with_memlab
 end_with_memlab()
 print("ready", flush=True)
 time.sleep(60)

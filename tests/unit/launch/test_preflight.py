@@ -108,7 +108,7 @@ WRONG = {
 def test_transformers_words_are_one_line():
     models = [{"path": "x", "config": LLAMA, **model} for model in WRONG.values()]
     done = subprocess.run(
-        [sys.executable, "-m", "memlab.worker.model_config"],
+        [sys.executable, "-m", "memlab.training.model_config"],
         input=json.dumps(models),
         capture_output=True,
         text=True,
@@ -130,7 +130,7 @@ ASK = """
 import sys
 sys.modules["torch"] = None
 from memlab.core.config import Model
-from memlab.worker.model_config import model_config
+from memlab.training.model_config import model_config
 print(model_config(Model(sys.argv[1], overrides={"anything": 5}, trust_remote_code=True)).anything)
 """
 

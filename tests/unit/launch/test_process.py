@@ -21,7 +21,7 @@ from memlab.system.deadman import marked, marked_by, variables_of
 ROOT = Path(__file__).parents[3]
 FOREVER = "import time; time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-RANK = [sys.executable, "-c", FOREVER, "memlab.worker"]  # recognised as a rank by its command line
+RANK = [sys.executable, "-c", FOREVER, "memlab.training"]  # recognised as a rank by its command line
 
 
 def python(code: str, *arguments: str) -> list[str]:
@@ -94,7 +94,7 @@ def test_a_timeout_asks_the_ranks_for_their_stacks_before_it_ends_them(launch, t
         f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
         "time.sleep(60)"
     )
-    with launch(starts([*python(code), "memlab.worker"])) as started:
+    with launch(starts([*python(code), "memlab.training"])) as started:
         assert until((tmp_path / "ready").exists)
         started.wait(lambda: 0.0, never, NO_STOP)
     assert answer.read_text() == "here"

@@ -6,10 +6,10 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.planner.command_record import TracedCommand, estimate_of, record_of
-from memlab.predict.memory.shared_gpus import gpus_of_ranks, with_memory_of_others
-from memlab.predict.trace.events import Alloc, BeginPhase, Event, Free
-from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.prediction.memory.shared_gpus import gpus_of_ranks, with_memory_of_others
 from memlab.report.verdict_text import sharing
+from memlab.simulator.trace.events import Alloc, BeginPhase, Event, Free
+from memlab.simulator.trace.trace_format import Piece, Site, Trace
 
 GIB = 2**30
 PHASES = ["model_build", "first_forward", "forward"]

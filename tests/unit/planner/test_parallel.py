@@ -11,7 +11,7 @@ from memlab.core.basis import EXACT
 from memlab.core.plan import make_plan
 from memlab.planner import parallel
 from memlab.planner.parallel import ParallelPredictor
-from memlab.predict.trace.store import trace_folder
+from memlab.prediction.traces.store import trace_folder
 
 
 class Here:

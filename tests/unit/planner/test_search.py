@@ -18,7 +18,7 @@ from memlab.planner.search import (
     rows_to_measure,
     single_changes,
 )
-from memlab.predict.memory.rank_results import Estimate
+from memlab.prediction.memory.rank_results import Estimate
 
 CAPACITY = 1000
 

@@ -7,10 +7,10 @@ from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import make_plan
 from memlab.launch.sweep import RunningSweep
 from memlab.planner import training_sweep as sweep
-from memlab.predict import prediction as predict
-from memlab.predict.time.calibrate import Calibrations
-from memlab.predict.trace import choose_traces
-from memlab.predict.trace.store import trace_folder
+from memlab.prediction import prediction as predict
+from memlab.prediction.time.calibrate import Calibrations
+from memlab.prediction.traces import choose_traces
+from memlab.prediction.traces.store import trace_folder
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, SweepObserver
 

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from memlab.core.config import Config, Hardware
-from memlab.core.errors import FolderError, MemlabError
+from memlab.core.errors import FolderError, MemlabError, ShadowError
 from memlab.planner import user_command
 from memlab.planner.user_command import HUB, TRACKERS
-from memlab.predict.trace import run_command
-from memlab.predict.trace.run_command import LOG, Simulated, SimulationError
-from memlab.predict.trace.shadow_process import ShadowError
+from memlab.prediction.run_command import LOG, Simulated, SimulationError
 from memlab.runs.folder import RunFolder
+from memlab.simulator import simulation
 from memlab.system.deadman import TOKEN_VARIABLE, guarded
 from memlab.system.sandbox import limits
 
@@ -120,8 +119,8 @@ def test_the_other_end_begins_with_the_choice_where_a_core_is_free(monkeypatch, 
         tokens.append(environ[TOKEN_VARIABLE])
         if other_end is None:
             with monkeypatch.context() as process:
-                process.setenv(run_command.VARIABLE, str(folder.own_folder(".attach")))
-                run_command.note_choice("routing")
+                process.setenv(simulation.VARIABLE, str(folder.own_folder(".attach")))
+                simulation.note_choice("routing")
             assert began.wait(60 if has_free_core else 0.1) == has_free_core
         else:
             began.set()

@@ -13,11 +13,11 @@ from memlab.analyse.explain.outside import ModelledDevice
 from memlab.analyse.explain.remedies import Needs, Remedies, Remedy
 from memlab.core.config import Config, Hardware
 from memlab.core.record import PHASES
-from memlab.predict.allocator import Options, RecordingAllocator, parse
-from memlab.predict.outside.parts import OutsidePart
-from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Event, Free, HostAlloc, RecordStream
-from memlab.predict.trace.memory_kinds import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS
-from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.simulator.allocator import Options, RecordingAllocator, parse
+from memlab.simulator.outside.parts import OutsidePart
+from memlab.simulator.trace.events import Alloc, BeginPhase, EmptyCache, Event, Free, HostAlloc, RecordStream
+from memlab.simulator.trace.memory_kinds import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS
+from memlab.simulator.trace.trace_format import Piece, Site, Trace
 
 MIB, GIB = 1 << 20, 1 << 30
 CONFIG = Config(

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.outside import ModelledDevice
-from memlab.predict.outside.parts import OutsidePart
 from memlab.report.explain_text import difference, show_difference
+from memlab.simulator.outside.parts import OutsidePart
 
 
 def with_context(rank: Explained, nbytes: int, detail: str = "") -> Explained:

@@ -16,13 +16,13 @@ from rich.console import Console
 from memlab.analyse.diff import ChangedKey
 from memlab.analyse.explain.out_of_memory import LastPart
 from memlab.analyse.explain.outside import ModelledDevice
-from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS
-from memlab.predict.outside.parts import OutsidePart
-from memlab.predict.trace.memory_kinds import ACTIVATIONS
+from memlab.meters.owner import GRADIENTS, OPTIMIZER, WEIGHTS
 from memlab.report import units
 from memlab.report.explain_page.payload import packed, payload, steps
 from memlab.report.explain_text import settings, show_difference, show_explained
 from memlab.report.remedies_text import show_remedies
+from memlab.simulator.outside.parts import OutsidePart
+from memlab.simulator.trace.memory_kinds import ACTIVATIONS
 
 
 def unpacked(column) -> list[int]:

@@ -7,9 +7,7 @@ import pytest
 from memlab.analyse.collect import collect
 from memlab.analyse.explain.explained_run import explain
 from memlab.core.sizes import GIB
-from memlab.predict.trace.events import Alloc, BeginPhase, Free, HostAlloc, HostFree
-from memlab.predict.trace.store import code_digest
-from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.prediction.traces.store import code_digest
 from memlab.report.figures import canvas
 from memlab.report.figures.canvas import NothingToDraw
 from memlab.report.figures.explained import (
@@ -24,6 +22,8 @@ from memlab.report.figures.explained import (
     overlaid,
 )
 from memlab.runs.folder import RunFolder
+from memlab.simulator.trace.events import Alloc, BeginPhase, Free, HostAlloc, HostFree
+from memlab.simulator.trace.trace_format import Piece, Site, Trace
 
 KINDS = ("weights", "activations", "optimizer states")
 PHASES = ("model_build", "forward", "optimizer_step")

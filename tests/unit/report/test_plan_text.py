@@ -9,7 +9,7 @@ import pytest
 from memlab.core.basis import EXACT, Basis
 from memlab.core.config import Config, Hardware, SeqLen
 from memlab.planner.search import Candidate, Row, SingleChange
-from memlab.predict.memory.rank_results import Estimate
+from memlab.prediction.memory.rank_results import Estimate
 from memlab.report import plan_text
 from memlab.report.plan_text import PlanProgress, changes_answer, plan_answer, show_measure, show_rows
 from memlab.report.text import console

@@ -12,9 +12,9 @@ from memlab.analyse.explain.accounting import (
     side_by_side,
     used,
 )
-from memlab.attach.owner import Owner
-from memlab.predict.memory.ledger import Holding, Moment, Slack
-from memlab.predict.trace.trace_format import Site
+from memlab.meters.owner import Owner
+from memlab.prediction.memory.ledger import Holding, Moment, Slack
+from memlab.simulator.trace.trace_format import Site
 
 
 def held(nbytes, kind="activations", module="model.layers.3.mlp", where="m.py:7", op="aten.mm.default"):

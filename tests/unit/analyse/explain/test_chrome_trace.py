@@ -15,10 +15,10 @@ from memlab.analyse.explain.exports import HOST, STEP, STREAMS, write_chrome_tra
 from memlab.analyse.explain.placements import timeline
 from memlab.core.config import Allocator, Config, Hardware
 from memlab.core.errors import RecordError
-from memlab.predict.time.clocks import LOWER_BOUND, step_seconds
-from memlab.predict.trace.events import Alloc, BeginPhase, Free
-from memlab.predict.trace.trace_format import Piece, Site, Trace
-from memlab.predict.trace.work_items import (
+from memlab.prediction.time.clocks import LOWER_BOUND, step_seconds
+from memlab.simulator.trace.events import Alloc, BeginPhase, Free
+from memlab.simulator.trace.trace_format import Piece, Site, Trace
+from memlab.simulator.trace.work_items import (
     EVERYTHING,
     PINNED,
     BeginWorkPhase,

@@ -13,13 +13,12 @@ from memlab.analyse.explain.explained import explain_prediction
 from memlab.analyse.explain.explained_run import explain
 from memlab.analyse.explain.recorded_ranks import RecordedRanks
 from memlab.core.config import Allocator, Config, Hardware, Measure
-from memlab.core.errors import RecordError
-from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, RecordStream, Synchronize
-from memlab.predict.trace.shadow_process import ShadowError
-from memlab.predict.trace.trace_format import Piece, Site, Trace
-from memlab.predict.trace.work_items import KernelLaunch
+from memlab.core.errors import RecordError, ShadowError
 from memlab.report.explain_text import show_explained
 from memlab.runs.folder import RunFolder
+from memlab.simulator.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, RecordStream, Synchronize
+from memlab.simulator.trace.trace_format import Piece, Site, Trace
+from memlab.simulator.trace.work_items import KernelLaunch
 
 MIB = 1 << 20
 HARDWARE = Hardware(

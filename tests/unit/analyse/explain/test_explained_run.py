@@ -9,10 +9,10 @@ from recordings import MIB, keep, marks, snapshot
 from memlab.analyse.explain.explained_run import explain
 from memlab.core.errors import RecordError
 from memlab.core.record import Record
-from memlab.predict.trace.events import Alloc, BeginPhase
-from memlab.predict.trace.store import code_digest
-from memlab.predict.trace.trace_format import Site, Trace
+from memlab.prediction.traces.store import code_digest
 from memlab.runs.folder import RunFolder
+from memlab.simulator.trace.events import Alloc, BeginPhase
+from memlab.simulator.trace.trace_format import Site, Trace
 
 COMMAND = {"words": ["python", "my train.py"], "exit_code": 0}
 AGAIN = "Measure again: memlab measure --explain -- python 'my train.py'"

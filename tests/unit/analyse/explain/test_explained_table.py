@@ -10,9 +10,9 @@ from memlab.analyse.explain.accounting import Share, used
 from memlab.analyse.explain.explained import Explained, History, Position
 from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.snapshot_trace import OTHER
-from memlab.predict.allocator import RecordingAllocator
-from memlab.predict.memory.ledger import Holding, Moment, Slack
-from memlab.predict.trace.trace_format import Site, Trace
+from memlab.prediction.memory.ledger import Holding, Moment, Slack
+from memlab.simulator.allocator import RecordingAllocator
+from memlab.simulator.trace.trace_format import Site, Trace
 
 COLUMNS = """
 run_id path source rank phase step

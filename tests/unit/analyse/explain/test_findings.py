@@ -8,12 +8,12 @@ from memlab.analyse.explain import findings
 from memlab.analyse.explain.accounting import Share
 from memlab.analyse.explain.findings import found_in, gradients_kept, growth, weights_cloned
 from memlab.analyse.explain.outside import RANKS
-from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
-from memlab.predict.memory.ledger import Holding
-from memlab.predict.trace.events import Alloc, BeginPhase, Free
-from memlab.predict.trace.memory_kinds import CASTS, name_casts
-from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.meters.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
+from memlab.prediction.memory.ledger import Holding
 from memlab.report.findings_text import sentence
+from memlab.simulator.trace.events import Alloc, BeginPhase, Free
+from memlab.simulator.trace.memory_kinds import CASTS, name_casts
+from memlab.simulator.trace.trace_format import Piece, Site, Trace
 
 MIB = 1 << 20
 

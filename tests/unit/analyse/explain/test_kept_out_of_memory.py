@@ -18,7 +18,7 @@ from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.recorded_ranks import RecordedRanks
 from memlab.analyse.explain.snapshot_trace import NOT_RECORDED
 from memlab.core.errors import RecordError
-from memlab.predict.memory.ledger import by_kind
+from memlab.prediction.memory.ledger import by_kind
 from memlab.report.explain_text import show_explained
 from memlab.report.text import show_pointer
 from memlab.runs.folder import RunFolder

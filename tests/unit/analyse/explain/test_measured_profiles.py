@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from memlab.analyse.explain.time_by_kind import profiled, profiled_kind
-from memlab.predict.time.work_kinds import ATTENTION, COMMUNICATION, COPIES, MATRIX_PRODUCTS, OPTIMIZER, OTHER
+from memlab.prediction.time.work_kinds import ATTENTION, COMMUNICATION, COPIES, MATRIX_PRODUCTS, OPTIMIZER, OTHER
 from memlab.runs.operator_profile import OperatorProfile, read_operators
 
 RECORDS = Path(__file__).parents[4] / "results" / "profile" / "records.tgz"

@@ -15,10 +15,10 @@ from memlab.analyse.explain.snapshot_trace import Marks, trace_of
 from memlab.core.errors import WriteError
 from memlab.core.sizes import UNLIMITED
 from memlab.files.plain_pickle import read_plain_pickle
-from memlab.predict.allocator import CachingAllocator, RecordingAllocator, parse
-from memlab.predict.memory.ledger import by_kind, moments
-from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream, Synchronize
-from memlab.predict.trace.trace_format import Piece, Site, Trace, apply
+from memlab.prediction.memory.ledger import by_kind, moments
+from memlab.simulator.allocator import CachingAllocator, RecordingAllocator, parse
+from memlab.simulator.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream, Synchronize
+from memlab.simulator.trace.trace_format import Piece, Site, Trace, apply
 
 MIB = 1 << 20
 SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:20")

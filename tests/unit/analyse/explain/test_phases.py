@@ -7,10 +7,7 @@ from memlab.analyse.explain.explained import Explained, History, explain_history
 from memlab.analyse.explain.outside import ModelledDevice
 from memlab.analyse.explain.phases import Part, PhaseRun, changes, highest_runs, parts_of
 from memlab.core.errors import MemlabError
-from memlab.predict.allocator import CachingAllocator, RecordingAllocator
-from memlab.predict.memory.ledger import moments
-from memlab.predict.trace.events import Alloc, BeginPhase, Free
-from memlab.predict.trace.trace_format import Piece, Site, Trace, replayed
+from memlab.prediction.memory.ledger import moments
 from memlab.report.explain_text import (
     _rows,
     phase_sentence,
@@ -21,6 +18,9 @@ from memlab.report.explain_text import (
     why_the_peak_is_there,
 )
 from memlab.report.text import console
+from memlab.simulator.allocator import CachingAllocator, RecordingAllocator
+from memlab.simulator.trace.events import Alloc, BeginPhase, Free
+from memlab.simulator.trace.trace_format import Piece, Site, Trace, replayed
 
 GIB = 1 << 30
 KINDS = ("weights", "activations", "gradients", "optimizer states", "temporaries of the step")

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from memlab.analyse.explain.placements import Placements
-from memlab.predict.allocator import CachingAllocator, Options, RecordingAllocator, parse
-from memlab.predict.trace.events import Alloc, EmptyCache, Free, RecordStream
-from memlab.predict.trace.trace_format import Trace, apply
+from memlab.simulator.allocator import CachingAllocator, Options, RecordingAllocator, parse
+from memlab.simulator.trace.events import Alloc, EmptyCache, Free, RecordStream
+from memlab.simulator.trace.trace_format import Trace, apply
 
 MIB = 1 << 20
 

@@ -12,9 +12,9 @@ from memlab.core.config import Allocator, Config, Hardware
 from memlab.core.sizes import GIB
 from memlab.planner.changed_runs import TracedPlan
 from memlab.planner.changes import Change
-from memlab.predict.trace.events import Alloc, BeginPhase, Free
-from memlab.predict.trace.trace_format import Site, Trace
 from memlab.report.remedies_text import remedies_text, show_remedies
+from memlab.simulator.trace.events import Alloc, BeginPhase, Free
+from memlab.simulator.trace.trace_format import Site, Trace
 
 KINDS = ("weights", "activations", "optimizer states")
 CONFIG = Config(hardware=Hardware(gpu="a round one", memory_gib=8.5), allocator=Allocator(conf=""))

@@ -1,8 +1,8 @@
 """Lines of two versions of a file are compared by function and operator; those of one version by their numbers."""
 
 from memlab.analyse.explain.accounting import with_same_lines
-from memlab.predict.memory.ledger import Holding
-from memlab.predict.trace.trace_format import Site
+from memlab.prediction.memory.ledger import Holding
+from memlab.simulator.trace.trace_format import Site
 
 
 def held(line, function="forward", op="aten.add.Tensor", file="llama.py"):

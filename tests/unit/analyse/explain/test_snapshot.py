@@ -15,12 +15,12 @@ from memlab.analyse.explain import accounting
 from memlab.analyse.explain.accounting import line_of
 from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, read_snapshot
 from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER, Marks, trace_of
-from memlab.attach.owner import Owner
 from memlab.core.errors import RecordError
 from memlab.core.grouping import grouped
-from memlab.predict.allocator import CachingAllocator, RecordingAllocator
-from memlab.predict.memory.ledger import by_kind, moments
-from memlab.predict.trace.trace_format import Piece, Site, apply
+from memlab.meters.owner import Owner
+from memlab.prediction.memory.ledger import by_kind, moments
+from memlab.simulator.allocator import CachingAllocator, RecordingAllocator
+from memlab.simulator.trace.trace_format import Piece, Site, apply
 
 RECORDED = Path(__file__).parents[3] / "data" / "memory_snapshot_h200.pickle.gz"
 
@@ -204,9 +204,9 @@ def test_code_of_python_itself_only_passes_calls_on():
 
 
 def test_where_nothing_explains_a_request_the_code_that_passed_it_on_is_named():
-    frames = [("/opt/torch/_refs/__init__.py", 5, "empty_like"), ("/opt/memlab/worker/adapter.py", 84, "_on_device")]
+    frames = [("/opt/torch/_refs/__init__.py", 5, "empty_like"), ("/opt/memlab/training/adapter.py", 84, "_on_device")]
     site = site_of(alloc("0|", *frames), import_paths=["/opt"])
-    assert (site.where, site.kind) == ("memlab/worker/adapter.py:84", "activations")
+    assert (site.where, site.kind) == ("memlab/training/adapter.py:84", "activations")
 
 
 def test_a_users_file_below_the_folder_of_the_command_is_named_from_there():

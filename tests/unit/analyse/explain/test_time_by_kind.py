@@ -10,14 +10,14 @@ from memlab.core.basis import BOUND, Basis
 from memlab.core.config import Config, Hardware, Training
 from memlab.core.errors import RecordError
 from memlab.files.json_file import write_json
-from memlab.predict.time.calibrate import shipped
-from memlab.predict.time.work_kinds import ATTENTION, COMMUNICATION, COPIES, ELEMENTWISE, MATRIX_PRODUCTS, OPTIMIZER
-from memlab.predict.trace.trace_format import Trace
-from memlab.predict.trace.work_items import PINNED, BeginWorkPhase, Collective, Copy, KernelLaunch, Launcher
+from memlab.prediction.time.calibrate import shipped
+from memlab.prediction.time.work_kinds import ATTENTION, COMMUNICATION, COPIES, ELEMENTWISE, MATRIX_PRODUCTS, OPTIMIZER
 from memlab.report.text import console
 from memlab.report.time_text import show_time_by_kind
 from memlab.runs.folder import RunFolder
 from memlab.runs.operator_profile import OperatorProfile, OperatorTime, write_operators
+from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.work_items import PINNED, BeginWorkPhase, Collective, Copy, KernelLaunch, Launcher
 
 CONFIG = Config(
     hardware=Hardware(

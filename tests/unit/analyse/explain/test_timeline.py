@@ -10,11 +10,11 @@ from memlab.analyse.explain.explained import History
 from memlab.analyse.explain.placements import ROUNDING, Part, by_kind, timeline
 from memlab.analyse.explain.snapshot import Entry, LiveBlock, Snapshot
 from memlab.analyse.explain.snapshot_trace import trace_of
-from memlab.predict.allocator import CachingAllocator, Options, RecordingAllocator
-from memlab.predict.memory.ledger import by_kind as kinds_of
-from memlab.predict.memory.ledger import moments
-from memlab.predict.trace.events import Alloc, BeginPhase, Free
-from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.prediction.memory.ledger import by_kind as kinds_of
+from memlab.prediction.memory.ledger import moments
+from memlab.simulator.allocator import CachingAllocator, Options, RecordingAllocator
+from memlab.simulator.trace.events import Alloc, BeginPhase, Free
+from memlab.simulator.trace.trace_format import Piece, Site, Trace
 
 MIB = 1 << 20
 SITES = [Site(kind, "", "", "", "", ()) for kind in ("weights", "activations", "gradients")]

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from memlab.attach import install
-from memlab.attach.options import Options
 from memlab.core.errors import FolderError
 from memlab.core.record import RankResult
 from memlab.launch.outcome import NO_STEP, NOT_ATTACHED
 from memlab.launch.user_command import supervise
 from memlab.launch.user_command.measure import CommandNotFound, check_program, measure
+from memlab.meters import install
+from memlab.meters.options import Options
 from memlab.runs.folder import RunFolder
 from memlab.system.deadman import marked
 

@@ -1,0 +1,14 @@
+"""Build a DeepSpeed op, or load it if it is built: ``python -m memlab.training.build_op FusedAdam``."""
+
+import sys
+
+from deepspeed.accelerator import get_accelerator
+
+
+def main() -> None:
+    builder = get_accelerator().create_op_builder(f"{sys.argv[1]}Builder")
+    builder.load(verbose=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""memlab's own training on simulated GPUs: one process that forks for each engine start and each shape."""
