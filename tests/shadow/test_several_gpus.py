@@ -9,11 +9,11 @@ import pytest
 from memlab.cli.compose import compose_config
 from memlab.core.sizes import UNLIMITED
 from memlab.planner.user_command import predict_command
-from memlab.predict.allocator import Options
-from memlab.predict.memory.replay import replay
+from memlab.prediction.memory.replay import replay
 from memlab.report.screen import screen
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_command
+from memlab.simulator.allocator import Options
 from tests.shadow.model_folder import model_folder
 from tests.shadow.one_rank import NODE, simulate
 
@@ -83,6 +83,8 @@ sizes = [0, 0]
 for parameter in model.parameters():
     sizes[parameter.device.index] += parameter.numel() * parameter.element_size()
 print(sizes, [torch.cuda.memory_allocated(gpu) >= 2 * sizes[gpu] for gpu in range(2)])
+for read in (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved):
+    print(read.__name__, [read(gpu) for gpu in range(2)])
 """
 
 
@@ -99,8 +101,8 @@ def test_device_map_auto_is_predicted_and_measured_in_the_same_form(tmp_path):
     printed = (tmp_path / "command.log").read_text()
     assert "['0', '1']" in printed and "[True, True]" in printed
     likely = [replay(trace, Options(), UNLIMITED) for trace in simulated.traces.values()]
-    measured, _ = read_command(RunFolder(tmp_path))  # the meters in the simulated process see what they see on GPUs
+    for kind in ("allocated", "reserved"):  # what a script reads of the simulated GPUs
+        assert f"max_memory_{kind} {[getattr(each, f'peak_{kind}') for each in likely]}" in printed
+    measured, _ = read_command(RunFolder(tmp_path))
     assert [(rank["rank"], rank["device"]) for rank in measured] == [(0, "cuda:0"), (1, "cuda:1")]
-    for key in ("peak_allocated", "peak_reserved"):
-        assert [rank[f"{key}_bytes"] for rank in measured] == [getattr(each, key) for each in likely]
     assert [rank["attached"]["world_size"] for rank in measured] == [2, 2]

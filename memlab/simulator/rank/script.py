@@ -88,6 +88,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from memlab.meters.options import Options
     from memlab.simulator import own_stand_ins
     from memlab.simulator.rank import beside_dispatcher, device, exits, mailbox, patches, stand_ins, unpredictable
+    from memlab.simulator.rank.counted_memory import CountedMemory
     from memlab.simulator.rank.recorder import Recorder
     from memlab.simulator.rank.script_steps import ScriptSteps
     from memlab.simulator.rank.short_epochs import ShortEpochs
@@ -113,7 +114,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     faulthandler.enable()  # compiled code may read memory that is not there
     ending = _Ending(recorder)
     options = Options(str(own_folder()), simulation.steps, started_at=simulation.started_at, probes_host=False)
-    meters = ending.file = start.begin(options)
+    meters = ending.file = start.begin(options, CountedMemory(recorder.trace.events, recorder.memory))
     exits.listen(meters.session.exits)
     if simulation.steps is None:
         ShortEpochs(meters.session, recorder).install()

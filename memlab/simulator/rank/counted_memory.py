@@ -1,0 +1,56 @@
+"""The meter of a simulated rank: requested bytes, counted from the events of its trace.
+
+The allocator's own figures follow from a replay of the trace, when the rank has ended. Until then the meters only need
+what is held, and where it is most; a replay up to each of their readings would take as long as the last one.
+"""
+
+from collections import defaultdict
+
+from memlab.meters.memory import Memory, Reading
+from memlab.simulator.rank.memory_events import MemoryEvents
+from memlab.simulator.trace.events import STREAMS, Alloc, Event, Free
+
+
+class _Held:
+    """Bytes that are held on a GPU: now, the peak since the last reading, and the peak of all time, which a caching
+    allocator keeps reserved."""
+
+    now = peak = highest = 0
+
+
+class CountedMemory(Memory):
+    """Counts ``events``, a trace's. ``recorded``: what writes them."""
+
+    def __init__(self, events: list[Event], recorded: MemoryEvents):
+        super().__init__()
+        self._events, self._recorded, self._counted = events, recorded, 0
+        self._held: dict[int | None, _Held] = defaultdict(_Held)  # by the number of the GPU in this process
+        self._blocks: dict[int, tuple[_Held, int]] = {}
+
+    def install(self) -> None:
+        """Leave the script's view of the counters alone: memlab resets none."""
+        self.host.install()
+
+    def turn(self) -> Reading:
+        reading = Reading(*self.host.turn())
+        if self.device is not None:
+            self._count()
+            held = self._held[self._recorded.number_of(self.device)]
+            reading.allocated = reading.requested = held.now
+            reading.peak_allocated = reading.peak_active = held.peak
+            reading.peak_reserved = held.highest = max(held.highest, held.peak)
+            held.peak = held.now
+        return reading
+
+    def _count(self) -> None:
+        for event in self._events[self._counted :]:
+            if type(event) is Alloc:
+                held = self._held[event.stream // STREAMS]
+                self._blocks[event.key] = held, event.nbytes
+                held.now += event.nbytes
+                if held.now > held.peak:
+                    held.peak = held.now
+            elif type(event) is Free:
+                held, nbytes = self._blocks.pop(event.key)
+                held.now -= nbytes
+        self._counted = len(self._events)
