@@ -33,6 +33,7 @@ from memlab.simulator.trace.events import (
     RecordStream,
     Synchronize,
     Workspace,
+    event_of,
     made,
 )
 from memlab.simulator.trace.memory_kinds import name_owned
@@ -127,6 +128,7 @@ class MemoryEvents:
     def __init__(self, events: list[Event], sites: AllocationSites):
         self.on_first_request: Callable[[], None] = lambda: None
         self.requests = 0  # device allocations so far, including workspaces: the clock of the replay
+        self.calls = 0  # calls of operators so far whose results were seen
         self._requests_at: dict[int, int] = {}  # event -> requests when it was recorded
         self._events, self._sites = events, sites
         self._alive: dict[int, _Watched] = {}
@@ -173,6 +175,7 @@ class MemoryEvents:
 
     def see(self, out: Any, func: Any = None, pinned: bool = False) -> None:
         """Record every new storage in ``out``, a tensor or nested lists and tuples of tensors that ``func`` made."""
+        self.calls += 1
         self._sites.call_begins()
         for tensor in tensors_in(out):
             self._see_tensor(tensor, func, pinned)
@@ -280,11 +283,13 @@ class MemoryEvents:
     def repeat(self, events: Sequence[Any], keys: Sequence[int], sites: dict[int, int]) -> None:
         """Write such events. ``sites``: of the new blocks."""
         for event in events:
-            if isinstance(event, Alloc):
-                event = Alloc(keys[event.key], event.nbytes, event.stream, sites[event.key], event.reduction)
+            kind = type(event)
+            if kind is Alloc:
+                key, nbytes, stream, _, reduction = event
+                event = event_of(Alloc, (keys[key], nbytes, stream, sites[key], reduction))
                 self.requests += 1
-            elif isinstance(event, OF_A_BLOCK):
-                event = type(event)(keys[event.key], *event[1:])
+            elif kind in OF_A_BLOCK:
+                event = event_of(kind, (keys[event.key], *event[1:]))
             self._events.append(event)
 
     def storage_in(self, key: int) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from memlab.simulator.trace.events import FREE, MAKE, Alloc, BeginPhase, Event, HostAlloc, Workspace, made
+from memlab.simulator.trace.events import FREE, MAKE, Alloc, BeginPhase, Event, HostAlloc, Workspace, event_of, made
 from memlab.simulator.trace.reduction_scratch import scratch_of
 from memlab.simulator.trace.trace_format import Site
 from memlab.simulator.trace.work_items import BeginWorkPhase, StepWork, amounts, with_amounts
@@ -235,7 +235,7 @@ def with_numbers(part: Any, numbers: tuple[int, ...]) -> Any:
     if isinstance(part, Alloc):
         scratch = None if part.reduction is None else scratch_of(numbers)
         nbytes = numbers[0] if scratch is None else scratch.buffer_bytes
-        return Alloc(part.key, nbytes, part.stream, NO_SITE, scratch)
+        return event_of(Alloc, (part.key, nbytes, part.stream, NO_SITE, scratch))
     if isinstance(part, HostAlloc | Workspace):
         return part._replace(nbytes=numbers[0])
     if isinstance(part, Left):

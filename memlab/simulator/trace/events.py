@@ -105,13 +105,17 @@ OF_A_BLOCK = (*MAKE, *FREE, RecordStream)
 """The kinds that make a block, that free one, and all that name a block by its key."""
 
 
+event_of: Any = tuple.__new__
+"""``event_of(kind, fields)`` is ``kind(*fields)`` without a call of Python code in between."""
+
+
 def made(events: Iterable[Event]) -> list[int]:
     """List the keys of the blocks that the events make."""
-    return [event.key for event in events if isinstance(event, MAKE)]
+    return [event.key for event in events if type(event) in MAKE]
 
 
 def of_kinds(events: Iterable[Event], *kinds: type[Event]) -> Iterator[tuple[int, Any]]:
-    """Yield the events of some kinds, each with its index. All others are passed over quickly."""
+    """Yield the events of some kinds, each with its index. All others are passed over event_of."""
     return compress(enumerate(events), map(frozenset(kinds).__contains__, map(type, events)))
 
 
@@ -177,5 +181,5 @@ def from_columns(columns: Mapping[str, Any]) -> list[Event]:
             raise ValueError(f"a field of {kind.__name__} has more or fewer values than the {counts[number]} events")
         if kind is Alloc:
             fields["reduction"] = [numbers and scratch_of(numbers) for numbers in fields["reduction"]]
-        made.append(map(kind, *fields.values()) if fields else repeat(kind()))
+        made.append(map(event_of, repeat(kind), zip(*fields.values(), strict=True)) if fields else repeat(kind()))
     return [next(made[number]) for number in columns["kinds"]]

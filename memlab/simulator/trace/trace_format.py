@@ -26,6 +26,8 @@ from memlab.simulator.outside.appearances import Appearance
 from memlab.simulator.trace import work_items
 from memlab.simulator.trace.epoch_batches import EpochOrder
 from memlab.simulator.trace.events import (
+    FREE,
+    MAKE,
     Alloc,
     BeginPhase,
     Columns,
@@ -33,7 +35,6 @@ from memlab.simulator.trace.events import (
     Event,
     Free,
     HostAlloc,
-    HostFree,
     RecordStream,
     Synchronize,
     Workspace,
@@ -182,20 +183,21 @@ class Trace:
     def check(self) -> None:
         """Raise ``ValueError`` if the trace names what is not in it."""
         keys: dict[type, set[int]] = {Alloc: set(), HostAlloc: set()}
-        for number, event in enumerate(self.events):
-            match event:
-                case Alloc() | HostAlloc():
-                    known = keys[type(event)]
-                    is_good = event.key not in known and getattr(event, "site", -1) < len(self.sites)
-                    known.add(event.key)
-                case Free() | HostFree():
-                    known = keys[Alloc if isinstance(event, Free) else HostAlloc]
-                    is_good = event.key in known
-                    known.discard(event.key)
-                case RecordStream():
-                    is_good = event.key in keys[Alloc]
-                case _:
-                    is_good = getattr(event, "phase", -1) < len(self.phases)
+        events: list[Any] = self.events
+        for number, event in enumerate(events):
+            kind = type(event)  # comparing types is faster than matching
+            if kind in MAKE:
+                known = keys[kind]
+                is_good = event.key not in known and getattr(event, "site", -1) < len(self.sites)
+                known.add(event.key)
+            elif kind in FREE:
+                known = keys[Alloc if kind is Free else HostAlloc]
+                is_good = event.key in known
+                known.discard(event.key)
+            elif kind is RecordStream:
+                is_good = event.key in keys[Alloc]
+            else:
+                is_good = getattr(event, "phase", -1) < len(self.phases)
             if not is_good:
                 raise ValueError(f"event {number} does not fit those before it")
         for work in (self.work, *self.earlier_work):
