@@ -11,7 +11,7 @@ from memlab.core.record_schema import Effects
 from memlab.core.summary import Work
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
 from memlab.launch.user_command.measure import command_record, fields_of_command, plan_found
-from memlab.prediction.memory.rank_results import Estimate, estimate, needs, rank_results
+from memlab.prediction.memory.rank_results import Estimate, needs, rank_results
 from memlab.prediction.memory.shared_gpus import gpus_of_ranks
 from memlab.prediction.prediction import judged
 from memlab.prediction.time.calibrate import resolve
@@ -77,14 +77,13 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     usual = usual_steps(command.traces, seconds)
     outcome = judged(
         config,
+        command.traces,
+        calibrations.host,
         [_with_meters(command, result, rows) for result in results],
         step_time,
         [seconds[step] for step in usual],
         _work(rows, usual),
     )
-    if not ran:
-        traces = command.traces.values()
-        outcome["summary"]["needed_bytes"] = estimate(config, traces, calibrations.host, limited=False).used
     paid, used = command.hardware.gpus, config.hardware.gpus
     if usd := outcome["summary"].get("usd_per_million_tokens"):
         outcome["summary"]["usd_per_million_tokens"] = usd * paid / used
@@ -156,15 +155,11 @@ def _rows(command: TracedCommand, result: RankResult, seconds: Mapping[int, floa
 def _with_meters(command: TracedCommand, result: RankResult, rows: Mapping[int, Rows]) -> RankResult:
     """Add what the meters found out to the predicted figures of a rank."""
     meters = command.meters[_like(result)]
-    attached, memory = meters["attached"], dict(result.attached or {})
-    memory.pop("steps")
-    local_rank = result.rank % command.ranks_of_node
+    memory = result.attached or {}
     step = memory["peak"].get("run_as_step", memory["peak"]["step"])
     batch = next((row for row in rows[result.rank] if row["step"] == step), {})
     peak = {**memory["peak"], **{key: batch.get(key) for key in ("samples", "tokens", "longest_sample")}}
-    ended = {}
-    if result.oom:
-        ended = {"ended": "exception", "failed_in": result.oom["phase"], "where": result.oom["where"]}
+    ended = {"ended": "exception", "failed_in": oom["phase"], "where": oom["where"]} if (oom := result.oom) else {}
     return replace(
         result,
         device=f"cuda:{command.gpus_of_ranks[result.rank]}",
@@ -173,11 +168,11 @@ def _with_meters(command: TracedCommand, result: RankResult, rows: Mapping[int, 
         skipped_steps=meters["skipped_steps"],
         unknown={**meters["unknown"], **result.unknown},
         attached={
-            **attached,
+            **meters["attached"],
             **memory,
             **ended,
             "rank": result.rank,
-            "local_rank": local_rank,
+            "local_rank": result.rank % command.ranks_of_node,
             "steps": len(rows[result.rank]),
             "peak": peak,
         },

@@ -14,7 +14,7 @@ from memlab.files.disk import is_full
 from memlab.prediction.limits import unpredictable
 from memlab.prediction.memory.fit_probability import shipped_ratios, support
 from memlab.prediction.memory.rank_results import estimate, rank_results
-from memlab.prediction.time.calibrate import Calibrations, resolve
+from memlab.prediction.time.calibrate import Calibration, resolve
 from memlab.prediction.time.step_time import StepTime, predict_step_time
 from memlab.prediction.traces.choose_traces import traces_in_launch
 from memlab.prediction.traces.store import code_digest
@@ -72,35 +72,23 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
     took = {"trace_s": time.perf_counter() - began}  # trace_s and total_s are of the whole launch
     results = rank_results([plan.config for plan in plans], traces, calibrations.host)
     took["total_s"] = time.perf_counter() - began
-    shapes = [list(shape_of(plan.config)) for plan in plans]
-    return [
-        _point_record(plan, ranks, traces[index], calibrations, took, shapes[:index])
-        for index, (plan, ranks) in enumerate(zip(plans, results, strict=False))
-    ]
-
-
-def _point_record(
-    plan: Plan,
-    results: Sequence[RankResult],
-    traces: Mapping[int, Trace],
-    calibrations: Calibrations,
-    took: dict[str, float],
-    before: list[list[int]],
-) -> Record:
-    ran = all(rank.status == "ok" for rank in results)
-    step_time = predict_step_time(plan.config, traces, calibrations.step) if ran else None
-    seconds = [step_time.seconds] if step_time else []
-    outcome = judged(plan.config, results, step_time, seconds)
-    if not ran:
-        outcome["summary"]["needed_bytes"] = estimate(
-            plan.config, traces.values(), calibrations.host, limited=False
-        ).used
-    outcome["timing"] |= took
-    return _record(plan, **outcome, isolation="shared" if before else "fresh", before_in_launch=before)
+    records: list[Record] = []
+    for plan, ranks, own in zip(plans, results, traces, strict=False):
+        ran = all(rank.status == "ok" for rank in ranks)
+        step_time = predict_step_time(plan.config, own, calibrations.step) if ran else None
+        seconds = [step_time.seconds] if step_time else []
+        outcome = judged(plan.config, own, calibrations.host, ranks, step_time, seconds)
+        outcome["timing"] |= took
+        before = [list(shape_of(each.config)) for each in plans[: len(records)]]
+        isolation = "shared" if before else "fresh"
+        records.append(_record(plan, **outcome, isolation=isolation, before_in_launch=before))
+    return records
 
 
 def judged(
     config: Config,
+    traces: Mapping[int, Trace],
+    calibration: Calibration,
     results: Sequence[RankResult],
     step_time: StepTime | None,
     seconds: Sequence[float],
@@ -108,10 +96,11 @@ def judged(
 ) -> dict[str, Any]:
     """Return the fields of a predicted record that follow from the results of its ranks: verdict, summary, ranks.
 
-    ``step_time``, ``seconds``: of the usual step, and of each timed step; ``None`` and none after an out-of-memory.
-    ``work``: as in :func:`summarise`.
+    ``calibration``: gives the release delays. ``step_time``, ``seconds``: of the usual step, and of each timed step;
+    ``None`` and none after an out-of-memory. ``work``: as in :func:`summarise`.
     """
     failed = next((rank for rank in results if rank.status != "ok"), None)
+    needed = {"needed_bytes": estimate(config, traces.values(), calibration, limited=False).used} if failed else {}
     ranks = [asdict(replace(rank, step_seconds=list(seconds))) for rank in results]
     return {
         "status": failed.status if failed else "ok",
@@ -122,6 +111,7 @@ def judged(
             **(step_time.summary() if step_time else {}),
             "verdict": worst(rank["verdict"] for rank in ranks),
             **_fit_probability(config, ranks),
+            **needed,
         },
         "steps": {**step_time.steps(), "seconds": list(seconds)} if step_time else {},
         "timing": step_time.timing() if step_time else {},

@@ -8,8 +8,6 @@ from memlab.simulator.constants import HOST_PROCESS_BYTES, pinned_block
 from memlab.simulator.trace.events import BeginPhase, Event, HostAlloc, HostFree, of_kinds
 from memlab.simulator.trace.trace_format import Trace
 
-_SEEN = HostAlloc, HostFree
-
 
 @dataclass
 class HostPeak:
@@ -26,66 +24,52 @@ def host_peak(trace: Trace) -> HostPeak:
     Page-locked blocks are powers of two and are kept for reuse when they are freed. Other memory goes back to the
     system.
     """
-    memory = _HostMemory()
-    for _, event in of_kinds(trace.events, *_SEEN):
-        memory.see(event)
-    return HostPeak(process=HOST_PROCESS_BYTES + memory.highest, pinned=memory.pinned)
+    highest = pinned = 0
+    for _, _, pageable, pinned in _after_each(trace):
+        highest = max(highest, pageable + pinned)
+    return HostPeak(process=HOST_PROCESS_BYTES + highest, pinned=pinned)
 
 
 def host_peaks_of_pieces(trace: Trace) -> list[int]:
     """Return the highest resident set between each BeginPhase event and the next, in bytes."""
-    memory, peaks, began = _HostMemory(), [], False
-    for _, event in of_kinds(trace.events, BeginPhase, *_SEEN):
+    peaks = [0]
+    for _, event, pageable, pinned in _after_each(trace, BeginPhase):
         if isinstance(event, BeginPhase):
-            if began:
-                peaks.append(memory.highest)
-            began, memory.highest = True, memory.resident
-        memory.see(event)
-    return [HOST_PROCESS_BYTES + peak for peak in (*peaks, memory.highest)]
+            peaks.append(0)
+        peaks[-1] = max(peaks[-1], pageable + pinned)
+    return [HOST_PROCESS_BYTES + peak for peak in peaks[1:] or peaks]
 
 
 def host_changes(trace: Trace) -> Iterator[tuple[int, int, int]]:
     """Yield the index of each event that changes the memory of the tensors on the host, and the pageable and the
     page-locked bytes after it."""
-    memory, before = _HostMemory(), (0, 0)
-    for index, event in of_kinds(trace.events, *_SEEN):
-        memory.see(event)
-        if (after := (memory.pageable, memory.pinned)) != before:
+    before = [0, 0]
+    for index, _, *after in _after_each(trace):
+        if after != before:
             before = after
             yield index, *after
 
 
-class _HostMemory:
-    """Bytes of the tensors on the host, event by event."""
-
-    def __init__(self) -> None:
-        self.pageable = self.pinned = self.highest = 0
-        self._alive: dict[int, tuple[int, bool]] = {}
-        self._kept: Counter[int] = Counter()
-
-    @property
-    def resident(self) -> int:
-        return self.pageable + self.pinned
-
-    def see(self, event: Event) -> None:
+def _after_each(trace: Trace, *others: type[Event]) -> Iterator[tuple[int, Event, int, int]]:
+    """Yield each event of host memory or of the kinds ``others``, with its index, and the pageable and the page-locked
+    bytes of the tensors on the host after it."""
+    pageable = pinned = 0
+    alive: dict[int, tuple[int, bool]] = {}
+    kept: Counter[int] = Counter()  # free page-locked blocks of each size
+    for index, event in of_kinds(trace.events, HostAlloc, HostFree, *others):
         if isinstance(event, HostAlloc):
-            self._allocate(event)
+            nbytes = pinned_block(event.nbytes) if event.pinned else event.nbytes
+            alive[event.key] = (nbytes, event.pinned)
+            if not event.pinned:
+                pageable += nbytes
+            elif kept[nbytes]:
+                kept[nbytes] -= 1
+            else:
+                pinned += nbytes
         elif isinstance(event, HostFree):
-            nbytes, was_pinned = self._alive.pop(event.key)
+            nbytes, was_pinned = alive.pop(event.key)
             if was_pinned:
-                self._kept[nbytes] += 1
+                kept[nbytes] += 1
             else:
-                self.pageable -= nbytes
-
-    def _allocate(self, event: HostAlloc) -> None:
-        nbytes = event.nbytes
-        if event.pinned:
-            nbytes = pinned_block(nbytes)
-            if self._kept[nbytes]:
-                self._kept[nbytes] -= 1
-            else:
-                self.pinned += nbytes
-        else:
-            self.pageable += nbytes
-        self._alive[event.key] = (nbytes, event.pinned)
-        self.highest = max(self.highest, self.resident)
+                pageable -= nbytes
+        yield index, event, pageable, pinned

@@ -5,7 +5,7 @@ one step.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,31 +63,33 @@ def moments(trace: Trace, events: Collection[int], allocator: CachingAllocator) 
 
     Of a request without room it is the moment when the allocator gave up. Later moments are left out.
     """
-    found: dict[int, Moment] = {}
-    alive: _Alive = {}
-    for index, event in enumerate(trace.events):
-        has_room = _has_room(event, allocator)
-        if has_room:
-            _note(event, alive)
-        if index in events:
-            found[index] = _moment(trace, index, alive, allocator)
-        if not has_room:
-            break
-    return found
+    return {event: _moment(trace, event, alive, allocator) for event, alive in _alive_at(trace, events, allocator)}
 
 
 def holdings_at(trace: Trace, events: Collection[int]) -> dict[int, tuple[Holding, ...]]:
     """Return who holds memory after each of the ``events``, the largest first."""
-    found: dict[int, tuple[Holding, ...]] = {}
-    alive: _Alive = {}
-    for index, event in enumerate(trace.events):
-        _note(event, alive)
-        if index in events:
-            found[index] = _holdings(trace, alive)
-    return found
+    return {event: _holdings(trace, alive) for event, alive in _alive_at(trace, events)}
 
 
 _Alive = dict[int, tuple[int, int]]  # key of a block -> bytes requested, number of the site
+
+
+def _alive_at(
+    trace: Trace, events: Collection[int], allocator: CachingAllocator | None = None
+) -> Iterator[tuple[int, _Alive]]:
+    """Yield each of the ``events`` and the blocks that are alive after it. ``allocator`` replays the trace so far; a
+    request for which it has no room is the last event."""
+    alive: _Alive = {}
+    for index, event in enumerate(trace.events):
+        has_room = allocator is None or _has_room(event, allocator)
+        if isinstance(event, Alloc) and has_room:
+            alive[event.key] = (event.nbytes, event.site)
+        elif isinstance(event, Free):
+            del alive[event.key]
+        if index in events:
+            yield index, alive
+        if not has_room:
+            break
 
 
 def _has_room(event: Event, allocator: CachingAllocator) -> bool:
@@ -97,13 +99,6 @@ def _has_room(event: Event, allocator: CachingAllocator) -> bool:
     except OutOfMemory:
         return False
     return True
-
-
-def _note(event: Event, alive: _Alive) -> None:
-    if isinstance(event, Alloc):
-        alive[event.key] = (event.nbytes, event.site)
-    elif isinstance(event, Free):
-        del alive[event.key]
 
 
 def _moment(trace: Trace, index: int, alive: _Alive, allocator: CachingAllocator) -> Moment:

@@ -350,7 +350,6 @@ class _Epoch:
                 self._pieces.append(replace(piece, step_of_epoch=piece.step + later) if is_copy else piece)
             if amounts and isinstance(event, MAKE) and event.key in amounts:
                 copy = with_numbers(copy, amounts[event.key])
-                copy = copy._replace(site=event.site) if isinstance(event, Alloc) else copy
             self._add(copy, self._origins[event.key] if isinstance(event, MAKE) else None)
         return moved
 

@@ -8,12 +8,11 @@ fit, all must give the same size at the new point.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any
 
 import numpy as np
 
-from memlab.simulator.trace.events import Alloc, Event, HostAlloc
-from memlab.simulator.trace.reduction_scratch import scratch_of
+from memlab.simulator.trace.alike_steps import numbers_of, with_numbers
+from memlab.simulator.trace.events import MAKE, Alloc, Event, HostAlloc
 from memlab.simulator.trace.trace_format import Trace
 from memlab.simulator.trace.work_items import Item, amounts, fixed_fields, with_amounts
 
@@ -71,34 +70,20 @@ class _Table:
 
     points: list[tuple[int, int]]
     base: Trace
-    allocations: list[int]  # indices in base.events
-    sizes: np.ndarray
-    sums: list[int]  # indices of the allocations whose sizes follow from a sum
-    reductions: np.ndarray  # the fields of each such sum, one sum after another
+    requests: list[int]  # indices of the requests for memory in base.events
     work: list[Item]
-    amounts: np.ndarray  # FLOPs and bytes of the work, one item after another
+    numbers: np.ndarray  # sizes of the requests, or the fields of their sums; then FLOPs and bytes of the work
 
     def at(self, micro: int, tokens: int) -> Trace | None:
-        sizes, fields, work_amounts = (
-            _sizes_at(self.points, each, (micro, tokens)) for each in (self.sizes, self.reductions, self.amounts)
-        )
-        if sizes is None or fields is None or work_amounts is None:
+        numbers = _sizes_at(self.points, self.numbers, (micro, tokens))
+        if numbers is None:
             return None
-        events: list[Any] = list(self.base.events)
-        for index, nbytes in zip(self.allocations, sizes.tolist(), strict=True):
-            events[index] = events[index]._replace(nbytes=nbytes)
-        rest = iter(fields.tolist())
-        for index in self.sums:
-            scratch = scratch_of(list(islice(rest, len(events[index].reduction))))
-            events[index] = events[index]._replace(nbytes=scratch.buffer_bytes, reduction=scratch)
-        rest = iter(work_amounts.tolist())
+        rest = iter(numbers.tolist())
+        events = list(self.base.events)
+        for index in self.requests:
+            events[index] = with_numbers(events[index], tuple(islice(rest, len(numbers_of(events[index])))))
         work = [with_amounts(item, tuple(islice(rest, len(amounts(item))))) for item in self.work]
         return replace(self.base, micro=micro, tokens=tokens, events=events, work=work, seconds=0.0)
-
-
-def _requests(trace: Trace, indices: Sequence[int]) -> list[Any]:
-    """Return the events at ``indices``, all of which are requests for memory."""
-    return [trace.events[index] for index in indices]
 
 
 def _table(usable: Sequence[Trace], minimum: int, of_one: bool) -> _Table | None:
@@ -117,25 +102,20 @@ def _table(usable: Sequence[Trace], minimum: int, of_one: bool) -> _Table | None
         return None
     largest = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # small allocations have no site
     base = replace(largest, launchers=leader.launchers)
-    requests = [index for index, event in enumerate(base.events) if isinstance(event, Alloc | HostAlloc)]
-    allocations, sums = ([i for i in requests if _is_sum(base.events[i]) is each] for each in (False, True))
+    requests = [index for index, event in enumerate(base.events) if isinstance(event, MAKE)]
     return _Table(
         points=[(trace.micro, trace.tokens) for trace in chosen],
         base=base,
-        allocations=allocations,
-        sizes=np.array([[each.nbytes for each in _requests(trace, allocations)] for trace in chosen], dtype=np.int64),
-        sums=sums,
-        reductions=np.array(
-            [[value for each in _requests(trace, sums) for value in each.reduction] for trace in chosen], dtype=np.int64
-        ),
+        requests=requests,
         work=leader.work,
-        amounts=np.array([list(chain.from_iterable(map(amounts, trace.work))) for trace in chosen], dtype=np.int64),
+        numbers=np.array([_numbers(trace, requests) for trace in chosen], dtype=np.int64),
     )
 
 
-def _is_sum(event: Event) -> bool:
-    """Return whether the event allocates the buffer of a sum."""
-    return isinstance(event, Alloc) and event.reduction is not None
+def _numbers(trace: Trace, requests: Sequence[int]) -> list[int]:
+    """Return the numbers of a trace as in ``_Table.numbers``."""
+    of_requests = (numbers_of(trace.events[index]) for index in requests)
+    return list(chain.from_iterable(chain(of_requests, map(amounts, trace.work))))
 
 
 def _is_smooth(smooth_from: int | None, tokens: int) -> bool:

@@ -116,7 +116,7 @@ class Step:
         parts, starts, numbers = self.parts.copy(), self.starts.tolist(), amounts.tolist()
         changed = np.searchsorted(self.starts, np.flatnonzero(amounts != self.amounts), side="right") - 1
         for index in np.unique(changed).tolist():
-            parts[index] = with_numbers(parts[index], tuple(numbers[starts[index] : starts[index + 1]]))
+            parts[index] = with_numbers(parts[index], tuple(numbers[starts[index] : starts[index + 1]]), NO_SITE)
         rest = iter(parts)
         events, shapes, items, left = (
             list(islice(rest, len(each))) for each in (self.events, self.shapes, self.work.items, self.left)
@@ -231,11 +231,12 @@ def numbers_of(part: Any) -> tuple[int, ...]:
     return part.shape if isinstance(part, Left) else part if type(part) is tuple else amounts(part)
 
 
-def with_numbers(part: Any, numbers: tuple[int, ...]) -> Any:
+def with_numbers(part: Any, numbers: tuple[int, ...], site: int | None = None) -> Any:
+    """Return the part with other numbers. ``site``: of a request for device memory, in place of its own."""
     if isinstance(part, Alloc):
         scratch = None if part.reduction is None else scratch_of(numbers)
         nbytes = numbers[0] if scratch is None else scratch.buffer_bytes
-        return event_of(Alloc, (part.key, nbytes, part.stream, NO_SITE, scratch))
+        return event_of(Alloc, (part.key, nbytes, part.stream, part.site if site is None else site, scratch))
     if isinstance(part, HostAlloc | Workspace):
         return part._replace(nbytes=numbers[0])
     if isinstance(part, Left):
