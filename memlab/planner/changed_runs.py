@@ -1,9 +1,9 @@
 """A run and its single changes as predictions: of memlab's own training, and of a command of the user's own."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from memlab.core.config import Config
@@ -11,7 +11,7 @@ from memlab.core.errors import MemlabError
 from memlab.core.plan import Plan
 from memlab.core.record import PREDICTED, Record
 from memlab.planner.changes import Change
-from memlab.planner.command_changes import changed_command, possible_changes
+from memlab.planner.command_changes import changed_command, or_reason, possible_changes
 from memlab.planner.command_record import TracedCommand
 from memlab.planner.search import Progress
 from memlab.planner.user_command import traced_command
@@ -55,7 +55,7 @@ class ChangedPlans:
         trace_missing(plans, lambda done, of: self._on_progress("tracing", done, of))
         for number, plan in enumerate(plans):
             self._on_progress("replaying", number, len(plans))
-            yield _or_reason(partial(_traced_plan, plan))
+            yield or_reason(_traced_plan, plan)
 
 
 class ChangedCommands:
@@ -92,7 +92,7 @@ class ChangedCommands:
     def predict(self, chosen: Sequence[Change]) -> Iterator[PredictedRun | str]:
         for number, change in enumerate(chosen):
             self._on_progress(f"predicting the command with {change.told}", number, len(chosen))
-            yield _or_reason(partial(changed_command, change, self.base, self._trace))
+            yield or_reason(changed_command, change, self.base, self._trace)
 
     @property
     def _words(self) -> list[str]:
@@ -127,10 +127,3 @@ ChangedRuns = ChangedPlans | ChangedCommands
 
 def _traced_plan(plan: Plan) -> TracedPlan:
     return TracedPlan(plan.config, traces(plan))
-
-
-def _or_reason(predict: Callable[[], PredictedRun]) -> PredictedRun | str:
-    try:
-        return predict()
-    except MemlabError as error:
-        return str(error)

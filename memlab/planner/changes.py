@@ -134,8 +134,7 @@ def changes_of(config: Config) -> Iterator[Change]:
             yield Change(word, price, takes)
     micro = config.batch.micro
     if micro > 1:
-        price = "more steps, or batch.accumulation"
-        yield Change(f"batch.micro={micro // 2}", price, halved_batch(micro))
+        yield Change(f"batch.micro={micro // 2}", "more steps, or batch.accumulation", halved_batch(micro))
 
 
 def remedies(record: Record) -> list[tuple[Change, int]]:

@@ -20,6 +20,7 @@ from memlab.planner import changes
 from memlab.planner.changes import Change, Reach
 from memlab.planner.command_record import TracedCommand, estimate_of
 from memlab.planner.search import Outcome, in_order, with_outcome
+from memlab.prediction.memory.rank_results import Estimate
 from memlab.runs.folder import RunFolder
 
 GPU_COUNTS = ("num_gpus", "nproc_per_node", "num_processes")
@@ -67,8 +68,7 @@ def _checkpointing(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[C
     if any(model.get("gradient_checkpointing") is False for model in trained) and _can_take(
         words, CHECKPOINTING, facts
     ):
-        price = changes.SECOND_FORWARD
-        yield _with_options(price, changes.CHECKPOINTED, words, {CHECKPOINTING: "true"})
+        yield _with_options(changes.SECOND_FORWARD, changes.CHECKPOINTED, words, {CHECKPOINTING: "true"})
 
 
 def _micro_batch(
@@ -232,6 +232,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 ENOUGH_S = 180
 """Seconds after which no further change is begun."""
 
+
 Tracer = Callable[[Sequence[str], RunFolder], TracedCommand]
 """Runs changed words on the simulated GPUs. Raises :class:`MemlabError` where the script fails."""
 
@@ -246,6 +247,10 @@ def predicted_changes(
     """
     facts = record.ranks[0]["attached"]
     found = possible_changes(command.words, record.config, record.unknown_config, facts, command.hardware.gpus)
+
+    def estimate_with(change: Change) -> Estimate:
+        return estimate_of(changed_command(change, command, trace))
+
     base, began = estimate_of(command), time.monotonic()
     tried, not_tried = [], []
     for change in found:
@@ -253,17 +258,20 @@ def predicted_changes(
             not_tried.append(change.told)
             continue
         on_change(change.told)
-        outcome: Outcome
-        try:
-            outcome = estimate_of(changed_command(change, command, trace))
-        except MemlabError as error:
-            outcome = str(error)
-        tried.append(with_outcome(change, base, outcome))
+        tried.append(with_outcome(change, base, or_reason(estimate_with, change)))
     told = [
         {"change": one.word, "price": one.price, "saved_bytes": one.saved, **_needs(one.outcome)}
         for one in in_order(tried)
     ]
     return {"base": _needs(base), "tried": told, "not_tried": not_tried}
+
+
+def or_reason(predict: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what ``predict`` returns, or the reason why there is no prediction."""
+    try:
+        return predict(*arguments)
+    except MemlabError as error:
+        return str(error)
 
 
 def changed_command(change: Change, command: TracedCommand, trace: Tracer) -> TracedCommand:

@@ -42,7 +42,6 @@ from memlab.simulator.outside.appearances import COMMUNICATOR
 from memlab.simulator.rank.launchers import ALL_RANKS
 from memlab.simulator.rank.unpredictable import NAME, SET_DEVICE
 from memlab.simulator.simulation import Node, noted_choices
-from memlab.simulator.trace.trace_format import Trace
 from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
 from memlab.system.machine import Machine
 from memlab.system.process_copy import computed_in_a_copy
@@ -204,8 +203,8 @@ def predicted_record(
                 ranges += _range_of_orders(traced, need)
             ranges = [*(_range(choice, record, other) for choice, other in others.items()), *ranges]
     except CommandFailed as error:
-        record = _ended(error.status, str(error), words, steps, time.time() - began)
-        return record.with_command(effects=error.effects)
+        ended = _ended(error.status, str(error), words, steps, time.time() - began)
+        return ended.with_command(effects=error.effects)
     record = record.with_command(ranges=ranges)
     if not wants_changes(record):
         return record
@@ -315,32 +314,27 @@ def traced_command(
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
     traces = {rank: simulated.traces[rank] for rank in meters}
     traced = TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began, effects)
-    return _with_whole_epochs(_with_shared_gpus(traced, folder), folder)
+    return _completed(traced, folder)
 
 
-def _with_shared_gpus(traced: TracedCommand, folder: RunFolder) -> TracedCommand:
-    """Note in the traces what ranks take of each other's GPU, also in their files. Raises :class:`CommandFailed` if
-    such ranks have a communicator of NCCL, which ends them with this error (initTransportsRank in its init.cc)."""
+def _completed(traced: TracedCommand, folder: RunFolder) -> TracedCommand:
+    """Note in the traces what ranks take of each other's GPU, and replay the steps that were left out of them, also in
+    their files.
+
+    Raises :class:`CommandFailed` if ranks on one GPU have a communicator of NCCL, which ends them with this error
+    (initTransportsRank in its init.cc).
+    """
     gpus = traced.gpus_of_ranks
-    traces = with_memory_of_others(traced.traces, gpus, traced.ranks_of_node)
-    shared = {rank: trace for rank, trace in traces.items() if trace.beside}
-    if any(each.what == COMMUNICATOR and each.ranks > 1 for trace in shared.values() for each in trace.appearances):
+    as_run = with_memory_of_others(traced.traces, gpus, traced.ranks_of_node)
+    appearances = (each for trace in as_run.values() if trace.beside for each in trace.appearances)
+    if any(each.what == COMMUNICATOR and each.ranks > 1 for each in appearances):
         where = f"{len(gpus)} ranks are on {', '.join(f'cuda:{gpu}' for gpu in sorted(set(gpus)))}"
         raise CommandFailed(f'{where}, and NCCL ends with "Duplicate GPU detected": {SET_DEVICE}', traced.effects)
-    _save(shared, folder)
-    return replace(traced, traces=traces)
-
-
-def _with_whole_epochs(traced: TracedCommand, folder: RunFolder) -> TracedCommand:
-    """Replay the steps that were left out of the traces, also in their files."""
-    whole = {rank: with_whole_epoch(trace) for rank, trace in traced.traces.items()}
-    _save({rank: trace for rank, trace in whole.items() if trace is not traced.traces[rank]}, folder)
-    return replace(traced, traces=whole, as_run=traced.traces)
-
-
-def _save(traces: Mapping[int, Trace], folder: RunFolder) -> None:
-    for rank, trace in traces.items():
-        trace.save(folder.rank_file(rank).with_suffix(".trace.json"))
+    whole = {rank: with_whole_epoch(trace) for rank, trace in as_run.items()}
+    for rank, trace in whole.items():
+        if trace is not traced.traces[rank]:
+            trace.save(folder.rank_file(rank).with_suffix(".trace.json"))
+    return replace(traced, traces=whole, as_run=as_run)
 
 
 def _failure(simulated: Simulated, meters: Mapping[int, Mapping[str, Any]]) -> str | None:

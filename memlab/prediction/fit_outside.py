@@ -6,7 +6,6 @@ sums of each rank's collectives.
 """
 
 import csv
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
+from memlab.core.grouping import grouped
 from memlab.core.sizes import MIB
 from memlab.simulator.outside.parts import PIECE, NcclSizes, Size, Sizes, shipped
 
@@ -144,11 +144,9 @@ def _nccl(
 
 def read_ranks(path: Path) -> list[Rank]:
     """Read the readings of all ranks from a table. Raises :class:`MemlabError` for any other file."""
-    rows: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     try:
         with path.open(encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                rows[row["run"], row["rank"]].append(row)
+            rows = grouped(csv.DictReader(file), lambda row: (row["run"], row["rank"]))
         if not rows:
             raise ValueError("no rows")
         return [Rank(list(_growths(own)), int(own[0]["ranks"])) for own in rows.values()]

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -103,11 +104,12 @@ def simulate(
     """
     run_folder = RunFolder(folder)
     own = run_folder.empty_folder(install.FOLDER)
-    simulation = Simulation(node, steps, time.time(), other_end, timeout_s)
-    simulation.write(own)
+    Simulation(node, steps, time.time(), other_end, timeout_s).write(own)
     run_folder.drop_simulated()
     try:
-        returncode, waited_at = _run(words, own, folder / LOG, environ, timeout_s, run)
+        limit = None if timeout_s is None else timeout_s + TELL_S
+        command = partial(run, words, env=_variables(environ, own), timeout=limit)
+        returncode, waited_at = _run(command, own, folder / LOG)
         if want_all_ranks(own) and ALL_RANKS not in environ:
             raise RanksDiffer
         run_folder.take_simulated(own)
@@ -122,20 +124,11 @@ def simulate(
     return Simulated(returncode, last_words, traces_in(folder), waited_at)
 
 
-def _run(
-    words: Sequence[str],
-    own: Path,
-    log: Path,
-    environ: Mapping[str, str],
-    timeout_s: float | None,
-    run: Callable[..., subprocess.CompletedProcess],
-) -> tuple[int, Sequence[str] | None]:
+def _run(command: Callable[..., subprocess.CompletedProcess], own: Path, log: Path) -> tuple[int, Sequence[str] | None]:
     """Run the command of :func:`simulate`. Returns its exit code and ``Simulated.waited_at``."""
-    limit = None if timeout_s is None else timeout_s + TELL_S
-    options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "timeout": limit}
     try:
         with create(log) as output:
-            return run(words, env=_variables(environ, own), stdout=output, **options).returncode, None
+            return command(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT).returncode, None
     except subprocess.TimeoutExpired:
         return TIMED_OUT, lines_where_time_ended(own)
     finally:

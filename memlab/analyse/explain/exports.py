@@ -26,7 +26,6 @@ from memlab.prediction.time.step_intervals import (
     StepIntervals,
     events_after_each_item,
     merged,
-    phases_of,
     step_intervals,
 )
 from memlab.prediction.time.work_kinds import item_kinds
@@ -304,7 +303,7 @@ def _phases_and_modules(trace: Trace) -> tuple[list[str], list[str]]:
     The phase is the one of the events around an item: in the work of a command's step, the phase that begins behind the
     step has no name yet.
     """
-    begins = phases_of(trace)
+    begins = trace.phase_begins
     events, names = list(begins), ["", *begins.values()]
     module, phases, modules = "", [], []
     for item, before in zip(trace.work, trace.events_before, strict=True):

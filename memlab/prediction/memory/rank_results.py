@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memlab.core.config import Config
+from memlab.core.grouping import grouped
 from memlab.core.record import FITS, GPU_MODEL, PREDICTED, RankResult, worst
 from memlab.core.sizes import GIB, UNLIMITED, in_gib
 from memlab.prediction.fit_outside import sizes_from
@@ -21,7 +22,7 @@ from memlab.prediction.traces.store import stands_for
 from memlab.simulator import allocator
 from memlab.simulator.constants import unknown_model
 from memlab.simulator.outside.parts import OutsidePart, outside_bytes
-from memlab.simulator.trace.events import Alloc, BeginPhase, of_kinds
+from memlab.simulator.trace.events import Alloc
 from memlab.simulator.trace.trace_format import Piece, Trace
 
 
@@ -96,10 +97,9 @@ def needs(config: Config, traces: Sequence[Trace], calibration: Calibration) -> 
 
 
 def _held(replays: Sequence[Replay], outside: int) -> dict[str, int]:
-    phases = {name for replay in replays for name in replay.phases}
     return {
         name: max(replay.phases[name].peak_allocated_bytes for replay in replays if name in replay.phases) + outside
-        for name in sorted(phases)
+        for name in sorted({name for replay in replays for name in replay.phases})
     }
 
 
@@ -118,11 +118,13 @@ def command_memory(trace: Trace, replay: Replay, outside: Sequence[OutsidePart])
     Returns ``phases`` and ``peak``, with keys and units as in the file of a measured rank (memlab/meters/__init__.py),
     and ``steps``: step, from 1 -> figures of its row; the steps that the replay reached the end of.
     """
-    parts = _parts(trace, replay, outside)
-    names = dict.fromkeys(part.phase for part in parts if part.phase)
+    begins, phases = zip(*trace.phase_begins.items(), strict=True)
+    at_ends = [outside_bytes(outside, end) for end in (*begins[1:], None)]
+    parts = list(map(_Part, phases, trace.pieces, replay.pieces, host_peaks_of_pieces(trace), at_ends))
+    in_phases = grouped((part for part in parts if part.phase), lambda part: part.phase)
     highest = max(parts, key=lambda part: part.memory.peak_allocated)
     return {
-        "phases": {name: _phase([part for part in parts if part.phase == name]) for name in names},
+        "phases": {name: _phase(own) for name, own in in_phases.items()},
         "peak": {
             **_step(highest.piece),
             "phase": highest.phase or None,
@@ -144,14 +146,6 @@ def out_of_memory(trace: Trace, replay: Replay) -> dict[str, Any]:
 def _step(piece: Piece) -> dict[str, int | None]:
     """Return the step of a piece, and of a step of the whole epoch the one that ran in its place."""
     return {"step": piece.shown_step, **({} if piece.step_of_epoch is None else {"run_as_step": piece.step})}
-
-
-def _parts(trace: Trace, replay: Replay, outside: Sequence[OutsidePart]) -> list[_Part]:
-    begins = list(of_kinds(trace.events, BeginPhase))
-    phases = [trace.phases[event.phase] for _, event in begins]
-    at_ends = [outside_bytes(outside, end) for end in [*(index for index, _ in begins[1:]), None]]
-    pieces = zip(phases, trace.pieces, replay.pieces, host_peaks_of_pieces(trace), at_ends, strict=False)
-    return [_Part(*piece) for piece in pieces]
 
 
 def _phase(parts: Sequence[_Part]) -> dict[str, Any]:
@@ -178,34 +172,31 @@ def _peaks(parts: Sequence[_Part]) -> dict[str, int]:
 
 
 def _steps(parts: Sequence[_Part]) -> dict[int, dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
-    retries = _retries(parts)
-    for number in dict.fromkeys(part.piece.step for part in parts if part.piece.step is not None):
-        own = [part for part in parts if part.piece.step == number]
-        phases: dict[str, list[int]] = {}
-        for part in own:
-            if part.phase:
-                known = phases.setdefault(part.phase.removeprefix("first_"), [0, 0])
-                known[:] = map(max, known, (part.memory.peak_allocated, part.memory.peak_reserved))
+    in_steps = [part for part in parts if part.piece.step is not None]
+    retries = _retries(in_steps)
+    found = {}
+    for number, own in grouped(in_steps, lambda part: part.piece.step).items():
+        in_phases = grouped((part for part in own if part.phase), lambda part: part.phase.removeprefix("first_"))
+        peaks = {name: _peaks(each) for name, each in in_phases.items()}
         highest = max(own, key=lambda part: part.memory.peak_allocated)
         found[number] = {
             **_peaks(own),
             "alloc_retries": retries[number],
             "ooms": 0,
             "phase": highest.phase.removeprefix("first_") or None,
-            "phases": phases,
+            "phases": {
+                name: [each["peak_allocated_bytes"], each["peak_reserved_bytes"]] for name, each in peaks.items()
+            },
         }
     return found
 
 
 def _retries(parts: Sequence[_Part]) -> Counter[int]:
-    """Return the retries of each step, with those since the step before. Copies of a step may follow other steps."""
+    """Return the retries of each step, with those since the step before. Copies of a step may follow other steps.
+    ``parts``: those in steps."""
     found: Counter[int] = Counter()
-    before = 0
-    for part in parts:
-        if part.piece.step is not None:
-            found[part.piece.step] += part.memory.retries - before
-            before = part.memory.retries
+    for before, part in zip([0, *(part.memory.retries for part in parts)], parts, strict=False):
+        found[part.piece.step] += part.memory.retries - before
     return found
 
 

@@ -57,23 +57,18 @@ def _delays_of_the_step(trace: Trace, clock: Clocks, uses: Mapping[int, Collecti
     """Return the release delays of the last step by the index of the Free event. The clocks run the step once before,
     as another step precedes it."""
     clock.run(trace.work)
-    hosts: list[float] = []  # after each item of the work: the host's clock in seconds
-    busy: list[dict[int, float]] = []  # after each item: stream -> until when it is busy, in seconds
-
-    def note() -> None:
-        hosts.append(clock.host)
-        busy.append(dict(clock.streams))
-
-    clock.run(trace.work, note)
+    # After each item of the work, in seconds: the host's clock; stream -> until when it is busy.
+    moments: list[tuple[float, dict[int, float]]] = []
+    clock.run(trace.work, lambda: moments.append((clock.host, dict(clock.streams))))
     next_hosts: list[float] = []
     clock.run(trace.work, lambda: next_hosts.append(clock.host))
-    requested = _at_requests(trace, hosts) + _at_requests(trace, next_hosts)
+    requested = _at_requests(trace, [host for host, _ in moments]) + _at_requests(trace, next_hosts)
     found, requests = {}, 0
     for index in range(trace.steps[-1], len(trace.events)):
         event = trace.events[index]
         requests += isinstance(event, Alloc)
         if isinstance(event, Free) and (streams := uses.get(event.key)):
-            until = busy[_item_before(trace, index)]
+            _, until = moments[_item_before(trace, index)]
             done = max(until.get(stream, 0.0) for stream in streams)
             found[index] = bisect_right(requested, done, lo=requests) - requests
     return found

@@ -121,7 +121,7 @@ class _Epoch:
         blocks = [event for event in trace.events if isinstance(event, MAKE)]
         self._origins = {event.key: origin(trace, event) for event in blocks}
         self._bytes = {event.key: event.nbytes for event in blocks}
-        begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
+        begins = trace.phase_begins
         self._piece_at = dict(zip(begins, trace.pieces, strict=True))
         self._cut([*begins, len(trace.events)])
         self._check_alike()
@@ -243,8 +243,7 @@ class _Epoch:
 
         Where the allocator is as it was before an earlier window, and equal ones follow, these change nothing more.
         """
-        following = [*(number for _, number in windows[1:]), last]
-        pairs = zip(windows, following, strict=True)
+        pairs = zip(windows, [*(number for _, number in windows[1:]), last], strict=True)
         units = [((number, behind), self._phases_before(place)) for (place, number), behind in pairs]
         seen: dict[Any, int] = {}
         at, compared, most = 0, 0, len(self._events) + MOST_EVENTS

@@ -18,6 +18,7 @@ import numpy as np
 
 from memlab.core.config import Config, library_values
 from memlab.core.errors import MemlabError, ShadowError
+from memlab.core.grouping import grouped
 from memlab.core.plan import make_plan
 from memlab.core.record import Record
 from memlab.files.disk import cache_folder, write_output
@@ -66,25 +67,22 @@ class Calibration:
     def to_json(self) -> dict[str, Any]:
         return {JSON_KEYS.get(name, name): value for name, value in asdict(self).items()}
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any], where: str) -> "Calibration":
-        try:
-            names = {key: name for name, key in JSON_KEYS.items()}
-            fields = {names.get(key, key): value for key, value in values.items()}
-            return cls(**{**fields, "costs": Costs(**values["costs"])})
-        except (KeyError, TypeError):
-            raise MemlabError(
-                f"{where} is no calibration. Give a folder of measured runs, or what "
-                "'python -m tools.calibration RUNS --output FILE' writes in a clone of memlab."
-            ) from None
-
     def save(self, path: Path) -> None:
         write_json(path, self.to_json(), write_output)
 
 
 def read_calibration(path: Path) -> Calibration:
     """Read a calibration from a file. Raises :class:`MemlabError` for anything else."""
-    return Calibration.from_json(read_json(path.resolve()), str(path))
+    values = read_json(path.resolve())
+    try:
+        names = {key: name for name, key in JSON_KEYS.items()}
+        fields = {names.get(key, key): value for key, value in values.items()}
+        return Calibration(**{**fields, "costs": Costs(**values["costs"])})
+    except (KeyError, TypeError):
+        raise MemlabError(
+            f"{path} is no calibration. Give a folder of measured runs, or what "
+            "'python -m tools.calibration RUNS --output FILE' writes in a clone of memlab."
+        ) from None
 
 
 @cache
@@ -187,12 +185,9 @@ def family(config: Config) -> str:
 
 
 def _by_family(found: CostFit) -> dict[str, float | None]:
-    families = sorted({case.family for case in found.cases})
-    errors = {
-        name: [error for case, error in zip(found.cases, found.errors, strict=True) if case.family == name]
-        for name in families
-    }
-    medians = {name: float(np.median(values)) for name, values in errors.items()}
+    cases = sorted(zip(found.cases, found.errors, strict=True), key=lambda pair: pair[0].family)
+    families = grouped(cases, lambda pair: pair[0].family)
+    medians = {name: float(np.median([error for _, error in pairs])) for name, pairs in families.items()}
     return {name: None if math.isnan(value) else value for name, value in medians.items()}
 
 

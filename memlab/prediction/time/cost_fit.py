@@ -14,6 +14,7 @@ import numpy as np
 
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
+from memlab.core.grouping import grouped
 from memlab.prediction.time.clocks import LOWER_BOUND, Costs, step_seconds
 from memlab.simulator.trace.trace_format import Trace
 
@@ -148,8 +149,7 @@ def check_enough(families: Sequence[str]) -> None:
 
 def _representatives(cases: Sequence[Case]) -> list[Case]:
     chosen = []
-    for family in dict.fromkeys(case.family for case in cases):
-        members = [case for case in cases if case.family == family]
+    for members in grouped(cases, lambda case: case.family).values():
         members.sort(key=lambda case: case.config.batch.micro * case.config.seq_len.tokens)
         spread = np.linspace(0, len(members) - 1, min(len(members), OF_A_FAMILY)).round().astype(int)
         chosen += [members[index] for index in spread]
@@ -199,10 +199,8 @@ def _held_times(costs: Costs) -> np.ndarray:
 
 def _times(cases: Sequence[Case], costs: Costs) -> np.ndarray:
     """Return the predicted seconds of each case. Cases that share their traces are computed once."""
-    found: dict[int, float] = {}
-    for case in cases:
-        if id(case.traces) not in found:
-            found[id(case.traces)] = step_seconds(case.config, case.traces, costs)
+    first = {id(case.traces): case for case in reversed(cases)}
+    found = {traces: step_seconds(case.config, case.traces, costs) for traces, case in first.items()}
     return np.array([found[id(case.traces)] for case in cases])
 
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from memlab.core.config import Config
 from memlab.prediction.time.clocks import COMMUNICATION, Clocks, Costs
-from memlab.simulator.trace.events import BeginPhase
 from memlab.simulator.trace.trace_format import Trace
 from memlab.simulator.trace.work_items import Collective, Copy, HostWaits, Item, KernelLaunch
 
@@ -87,17 +86,10 @@ def events_after_each_item(trace: Trace) -> list[range]:
     A command goes on after its last step: what it frees then is not of the step.
     """
     begin = trace.steps[-1]
-    pieces = {event: piece.step for event, piece in zip(phases_of(trace), trace.pieces, strict=False)}
+    pieces = {event: piece.step for event, piece in zip(trace.phase_begins, trace.pieces, strict=False)}
     end = next((event for event, step in pieces.items() if event > begin and step != pieces[begin]), len(trace.events))
     edges = [begin, *(min(before, end) for before in trace.events_before[1:]), end]
     return [range(first, last) for first, last in pairwise(edges)]
-
-
-def phases_of(trace: Trace) -> dict[int, str]:
-    """Return event (index in ``trace.events``) -> name of the phase that begins with it."""
-    return {
-        index: trace.phases[event.phase] for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)
-    }
 
 
 def busy_seconds(intervals: Iterable[Interval]) -> float:

@@ -8,7 +8,7 @@ step frees such blocks of the step before it, matched by their origin.
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, pairwise
 
 from memlab.simulator.trace.events import (
     FREE,
@@ -75,12 +75,7 @@ def _alive(trace: Trace, events: Sequence[Event]) -> dict[int, tuple]:
 
 def _ends_of_steps(trace: Trace) -> list[int]:
     """Return the indices of the events that end the optimizer phases of the first and of the second step."""
-    ends, phase = {}, ""
-    for index, event in enumerate(trace.events):
-        if isinstance(event, BeginPhase):
-            if phase.endswith("optimizer_step"):
-                ends[phase] = index
-            phase = trace.phases[event.phase]
+    ends = {phase: end for (_, phase), (end, _) in pairwise(trace.phase_begins.items())}
     return [ends["first_optimizer_step"], ends["optimizer_step"]]
 
 

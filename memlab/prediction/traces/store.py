@@ -71,8 +71,7 @@ def traced_ranks(plan: Plan) -> list[int]:
     """
     if plan.deepspeed["zero_optimization"]["stage"] in (0, 3):
         return [0]
-    last = plan.world_size - 1
-    return sorted({0, plan.world_size // 2, last})
+    return sorted({0, plan.world_size // 2, plan.world_size - 1})
 
 
 def stands_for(rank: int, traced: list[int]) -> int:
@@ -99,8 +98,7 @@ def folder_of_exact(plan: Plan) -> Path:
 
 def traced(folder: Path, rank: int) -> dict[TraceKey, Path]:
     """Return the traces of a rank in a folder, each with its file."""
-    files = sorted(folder.glob(TraceKey.prefix(rank) + "*"))
-    return {TraceKey.of_file(path.name): path for path in files}
+    return {TraceKey.of_file(path.name): path for path in sorted(folder.glob(TraceKey.prefix(rank) + "*"))}
 
 
 @lru_cache(maxsize=IN_MEMORY)

@@ -39,6 +39,7 @@ from memlab.simulator.trace.events import (
     Synchronize,
     Workspace,
     from_columns,
+    of_kinds,
     to_columns,
 )
 from memlab.simulator.trace.work_items import NUMBERED, Item, Launcher
@@ -152,6 +153,11 @@ class Trace:
         if name not in self.phases:
             self.phases.append(name)
         return self.phases.index(name)
+
+    @property
+    def phase_begins(self) -> dict[int, str]:
+        """Return event (index in ``events``) -> name of the phase that begins with it."""
+        return {index: self.phases[event.phase] for index, event in of_kinds(self.events, BeginPhase)}
 
     def only(self, kept: Sequence[bool]) -> "Trace":
         """Return the trace with those of its events alone that are ``kept``."""
