@@ -225,8 +225,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    is_one = isinstance(content, dict) and isinstance(content.get("zero_optimization"), dict)
-    return content if is_one else None
+    return content if isinstance(content, dict) and isinstance(content.get("zero_optimization"), dict) else None
 
 
 ENOUGH_S = 180
@@ -285,8 +284,7 @@ def changed_command(change: Change, command: TracedCommand, trace: Tracer) -> Tr
         path = Path(scratch) / "deepspeed.json"
         if change.deepspeed is not None:
             path.write_text(json.dumps(change.deepspeed), encoding="utf-8")
-        words = [word.replace(JSON_PLACE, str(path)) for word in change.words]
-        return trace(words, RunFolder(Path(scratch) / "run"))
+        return trace([word.replace(JSON_PLACE, str(path)) for word in change.words], RunFolder(Path(scratch) / "run"))
 
 
 def _needs(outcome: Outcome) -> Mapping[str, Any]:

@@ -120,9 +120,7 @@ class Row:
     @property
     def usd_per_million_tokens(self) -> float | None:
         rate = self.summary.get("tokens_per_second")
-        if not rate or self.usd_per_hour is None:
-            return None
-        return self.usd_per_hour / 3600 / rate * 1e6
+        return self.usd_per_hour / 3600 / rate * 1e6 if rate and self.usd_per_hour is not None else None
 
 
 def largest_batches(candidates: Sequence[Candidate], predictor: Predictor, limit: int = LARGEST_BATCH) -> list[Row]:
@@ -141,8 +139,7 @@ def largest_batches(candidates: Sequence[Candidate], predictor: Predictor, limit
     fitted = [{size: outcome for size, outcome in seen.items() if fits(outcome)} for seen in tried]
     best = [max(sizes, default=0) for sizes in fitted]
     fitting = [i for i, size in enumerate(best) if size]
-    summaries = predictor.summaries([candidates[i].plan(best[i]) for i in fitting])
-    known = dict(zip(fitting, summaries, strict=True))
+    known = dict(zip(fitting, predictor.summaries([candidates[i].plan(best[i]) for i in fitting]), strict=True))
     return [
         Row(candidate, size, seen[1], fitted[i].get(size), seen.get(size + 1), *known.get(i, ()))
         for i, (candidate, size, seen) in enumerate(zip(candidates, best, tried, strict=True))

@@ -6,8 +6,9 @@ sums of each rank's collectives.
 """
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -149,7 +150,7 @@ def read_ranks(path: Path) -> list[Rank]:
             rows = grouped(csv.DictReader(file), lambda row: (row["run"], row["rank"]))
         if not rows:
             raise ValueError("no rows")
-        return [Rank(list(_growths(own)), int(own[0]["ranks"])) for own in rows.values()]
+        return [Rank(_growths(own), int(own[0]["ranks"])) for own in rows.values()]
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise MemlabError(
             f"{path}: not the readings of measured runs ({type(error).__name__}: {error}). Write them with: python -m "
@@ -175,9 +176,6 @@ def check_sizes(configs: Iterable[Config]) -> None:
         sizes_from(config.predict.outside)
 
 
-def _growths(rows: Sequence[dict[str, str]]) -> Iterator[Growth]:
-    last = 0
-    for row in rows:
-        now = int(row["outside_bytes"])
-        yield Growth(row["phase"], row["call"], row["handle"] == "1", now - last)
-        last = now
+def _growths(rows: Sequence[dict[str, str]]) -> list[Growth]:
+    pairs = zip(rows, pairwise([0, *(int(row["outside_bytes"]) for row in rows)]), strict=True)
+    return [Growth(row["phase"], row["call"], row["handle"] == "1", now - last) for row, (last, now) in pairs]

@@ -54,6 +54,5 @@ def unpredictable(config: Config) -> list[str]:
     is_command = config.training.loop == "command"
     limits = (ON_A_CPU,) if is_command else (ON_A_CPU, *LIMITS)
     beyond = [f"{rule.why}; instead: {rule.instead}" for rule in limits if rule.when(config)]
-    if is_command:
-        return [*unsupported(config, machine=None), *beyond]
-    return [*unsupported(config, machine=None), *beyond, *missing_extras(config, Machine())]
+    extras = [] if is_command else missing_extras(config, Machine())
+    return [*unsupported(config, machine=None), *beyond, *extras]

@@ -43,11 +43,11 @@ def host_peaks_of_pieces(trace: Trace) -> list[int]:
 def host_changes(trace: Trace) -> Iterator[tuple[int, int, int]]:
     """Yield the index of each event that changes the memory of the tensors on the host, and the pageable and the
     page-locked bytes after it."""
-    before = [0, 0]
-    for index, _, *after in _after_each(trace):
-        if after != before:
-            before = after
-            yield index, *after
+    before = 0, 0
+    for index, _, pageable, pinned in _after_each(trace):
+        if (pageable, pinned) != before:
+            before = pageable, pinned
+            yield index, pageable, pinned
 
 
 def _after_each(trace: Trace, *others: type[Event]) -> Iterator[tuple[int, Event, int, int]]:

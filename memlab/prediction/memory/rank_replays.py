@@ -79,8 +79,7 @@ class RankReplays:
         if not self._with_curve and _reserved(likely) < ROOMY * self._capacity:
             return FITS
         others = [_at(replays, point) for replays in self._most] if not likely.num_alloc_retries else []
-        strained = any(replay.oom or replay.num_alloc_retries for replay in (likely, *others))
-        return EDGE if strained else FITS
+        return EDGE if any(replay.oom or replay.num_alloc_retries for replay in (likely, *others)) else FITS
 
     def reserved_range(self, point: int) -> list[int]:
         """Return the lowest and the highest peak of reserved memory that a point can have, in bytes."""
@@ -113,8 +112,7 @@ class RankReplays:
             return False
         if not likely.oom and not likely.num_alloc_retries and _reserved(likely) * ratio <= self._capacity:
             return True
-        lesser = replay(self.trace, self._options, int(self._capacity / ratio), self._release_delay)
-        return lesser.oom is None
+        return replay(self.trace, self._options, int(self._capacity / ratio), self._release_delay).oom is None
 
     def _delayed(self, host: float) -> Trace:
         costs = self._calibration.costs.on_a_host(host)

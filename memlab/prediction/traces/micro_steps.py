@@ -172,8 +172,7 @@ class _Longer:
 
     def _repeat(self, step: _Step, time: int) -> None:
         own: dict[int, int] = {}
-        of_the_one_before = {block: self._blocks[twin] for block, twin in step.twins.items()}
-        blocks = ChainMap(own, of_the_one_before, self._blocks)
+        blocks = ChainMap(own, {block: self._blocks[twin] for block, twin in step.twins.items()}, self._blocks)
         for event in step.fourth:
             if isinstance(event, MAKE):
                 own[event.key] = next(self._new)
@@ -226,18 +225,15 @@ class _Work:
                 for item in items
             ]
 
-        found = [*self._before, *chain.from_iterable(self._micro_steps)]
-        for time in range(1, times + 1):
-            found += later(fourth, time)
-        return found + later(self._rest, times)
+        copies = chain.from_iterable(later(fourth, time) for time in range(1, times + 1))
+        return [*self._before, *chain.from_iterable(self._micro_steps), *copies, *later(self._rest, times)]
 
     def events_before(self, times: int, earlier: int) -> list[int]:
         """Return the number of events before each item. ``earlier``: number of events added before the last step."""
         before, *micro_steps, rest = self._cut([events + earlier for events in self._events_before])
-        found = [*before, *chain.from_iterable(micro_steps)]
-        for time in range(1, times + 1):
-            found += [events + time * self._length for events in micro_steps[-1]]
-        return [*found, *(events + times * self._length for events in rest)]
+        copies = (events + time * self._length for time in range(1, times + 1) for events in micro_steps[-1])
+        behind = (events + times * self._length for events in rest)
+        return [*before, *chain.from_iterable(micro_steps), *copies, *behind]
 
     def _cut(self, items: list) -> list[list]:
         """Cut ``items`` into the part before the first micro-step, the micro-steps one to four, and the rest."""

@@ -92,8 +92,7 @@ class _Launch:
     first; ``_kept``: those that are never freed."""
 
     def __init__(self, first: Trace):
-        end = _ends_of_steps(first)[1]
-        events = first.events[: end + 1]
+        events = first.events[: _ends_of_steps(first)[1] + 1]
         self.trace = replace(
             first, events=events, phases=list(first.phases), sites=list(first.sites), steps=list(first.steps)
         )

@@ -36,18 +36,13 @@ class Block:
         behind = self.next
         return self.size + (behind.size if behind is not None and not behind.mapped else 0)
 
-    def insert_after(self, other: "Block") -> None:
-        """Insert this block as the neighbour behind ``other``."""
-        self.prev, self.next = other, other.next
-        if other.next is not None:
-            other.next.prev = self
-        other.next = self
-
     def split(self, size: int) -> "Block":
         """Keep the first ``size`` bytes. Return the rest as a block of its own."""
-        rest = Block(self.address + size, self.size - size, self.pool, self.base, self.mapped)
-        rest.insert_after(self)
-        self.size = size
+        behind = self.next
+        rest = Block(self.address + size, self.size - size, self.pool, self.base, self.mapped, prev=self, next=behind)
+        if behind is not None:
+            behind.prev = rest
+        self.size, self.next = size, rest
         return rest
 
 

@@ -198,9 +198,7 @@ class CachingAllocator:
             index = _least_expandable(pool, index)
             block = entries[index][2]
         limit = self.options.max_split_bytes
-        if size < limit <= block.size:
-            return None
-        if size >= limit and block.size >= size + self.options.max_non_split_rounding_bytes:
+        if block.size >= (limit if size < limit else size + self.options.max_non_split_rounding_bytes):
             return None
         del entries[index]
         return block
@@ -218,9 +216,7 @@ class CachingAllocator:
             nbytes = self._segment_bytes(pool)
         else:
             nbytes = -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
-        if not self._reserve(nbytes):
-            return None
-        return self._segment(self._address(nbytes), nbytes, pool)
+        return self._segment(self._address(nbytes), nbytes, pool) if self._reserve(nbytes) else None
 
     def _segment(self, address: int, nbytes: int, pool: Pool) -> Block:
         self._segments[address] = nbytes
@@ -229,8 +225,7 @@ class CachingAllocator:
     def _address(self, nbytes: int) -> int:
         """Return where a new segment lies: where the next recorded one of its size lay, unless another lies there."""
         recorded = self._recorded.get(nbytes)
-        address = recorded.popleft() if recorded else None
-        if address is not None and self._is_vacant(address, nbytes):
+        if recorded and self._is_vacant(address := recorded.popleft(), nbytes):
             return address
         return self._address_space.take(nbytes)
 

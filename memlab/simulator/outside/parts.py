@@ -67,11 +67,8 @@ class Sizes:
 def shipped() -> Sizes:
     """Return the sizes of memlab's own measurements."""
     values = read_json(SHIPPED.resolve())  # some installers link to the files of a package
-    kinds: dict[str, Any] = {field.name: field.type for field in fields(Sizes)}
-    found: dict[str, Any] = {
-        name: kind(values[name]) if kind is str else kind(**values[name]) for name, kind in kinds.items()
-    }
-    return Sizes(**found)
+    kinds: dict[str, Any] = {field.name: field.type for field in fields(Sizes) if field.type is not str}
+    return Sizes(**{**values, **{name: kind(**values[name]) for name, kind in kinds.items()}})
 
 
 CONTEXT = "CUDA context"

@@ -1,11 +1,12 @@
 """Batches of an epoch by their shapes, and which of them need the most memory. Plain data, no torch."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from operator import attrgetter
 from typing import Any
 
+from memlab.core.grouping import grouped
 from memlab.core.value_types import AtLeastOne, Count
 
 MOST_WINDOWS = 3
@@ -41,11 +42,7 @@ class Batch:
         return sum(prod(shape) for name, shape in self.shapes if name.endswith("labels"))
 
 
-_MEASURES: Sequence[Callable[[Batch], int]] = (
-    lambda batch: batch.elements,
-    lambda batch: batch.pairs,
-    lambda batch: batch.padded_labels,
-)
+_MEASURES = attrgetter("elements"), attrgetter("pairs"), attrgetter("padded_labels")
 """What memory grows with: activations, scores of attention, logits."""
 
 
@@ -154,9 +151,8 @@ class EpochOrder:
         ``window``: its batches. ``ran``: rank and first batch of the windows that ran. ``facts``: all other fields, and
         ``labels_matter`` as for :func:`dearest_windows`.
         """
-        batches: dict[tuple[int, int], list[Batch]] = defaultdict(list)
-        for batch in sorted(read.batches, key=lambda batch: (batch.rank, batch.index)):
-            batches[batch.rank, batch.index // window].append(batch)
+        in_order = sorted(read.batches, key=lambda batch: (batch.rank, batch.index))
+        batches = grouped(in_order, lambda batch: (batch.rank, batch.index // window))
         labels = facts.pop("labels_matter")
         whole = {
             place: tuple((*(measure(batch) for measure in _MEASURES), batch.labels * labels) for batch in each)

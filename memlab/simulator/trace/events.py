@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress, repeat
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple, TypedDict, cast, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypedDict, cast, get_args, get_type_hints
 
+from memlab.core.grouping import grouped
 from memlab.core.schema import PlainOf
 from memlab.core.value_types import Count, Index
 from memlab.simulator.trace.reduction_scratch import Scratch, scratch_of
@@ -97,7 +98,7 @@ Event = (
     Alloc | Free | RecordStream | Synchronize | EmptyCache | BeginPhase | HostAlloc | HostFree | BeginPoint | Workspace
 )
 
-KINDS = (Alloc, Free, RecordStream, Synchronize, EmptyCache, BeginPhase, HostAlloc, HostFree, BeginPoint, Workspace)
+KINDS: tuple[type[Any], ...] = get_args(Event)
 """All kinds of events."""
 
 MAKE, FREE = (Alloc, HostAlloc), (Free, HostFree)
@@ -155,13 +156,11 @@ fields, with the values of the events of this kind in their order. The list is e
 
 def to_columns(events: Sequence[Event]) -> dict[str, Any]:
     """Return the plain form of events (``Columns``)."""
-    of_kinds: dict[Any, list[Event]] = {kind: [] for kind in KINDS}
-    for event in events:
-        of_kinds[type(event)].append(event)
+    by_kind = grouped(events, type)
     numbers = {kind: number for number, kind in enumerate(KINDS)}
     columns: dict[str, Any] = {"kinds": [numbers[type(event)] for event in events]}
-    for kind, own in of_kinds.items():
-        columns[kind.__name__] = {name: list(map(attrgetter(name), own)) for name in kind._fields}
+    for kind in KINDS:
+        columns[kind.__name__] = {name: list(map(attrgetter(name), by_kind.get(kind, ()))) for name in kind._fields}
         for name, default in kind._field_defaults.items():
             if all(value == default for value in columns[kind.__name__][name]):
                 columns[kind.__name__][name] = []
@@ -171,9 +170,8 @@ def to_columns(events: Sequence[Event]) -> dict[str, Any]:
 def from_columns(columns: Mapping[str, Any]) -> list[Event]:
     """Return the events of this plain form. Raises ``ValueError`` if a list of values is too long or too short."""
     counts = Counter(columns["kinds"])
-    kinds: tuple[Any, ...] = KINDS
     made: list[Iterator[Event]] = []
-    for number, kind in enumerate(kinds):
+    for number, kind in enumerate(KINDS):
         fields = {name: columns[kind.__name__][name] for name in kind._fields}
         for name, default in kind._field_defaults.items():
             fields[name] = fields[name] or [default] * counts[number]
