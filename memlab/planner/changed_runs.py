@@ -14,7 +14,7 @@ from memlab.planner.changes import Change
 from memlab.planner.command_changes import changed_command, or_reason, possible_changes
 from memlab.planner.command_record import TracedCommand
 from memlab.planner.search import Progress
-from memlab.planner.user_command import traced_command
+from memlab.planner.user_command import CommandRun, traced_command
 from memlab.prediction.run_command import traces_in
 from memlab.prediction.traces.choose_traces import trace_missing, traces
 from memlab.prediction.traces.store import code_digest
@@ -74,9 +74,7 @@ class ChangedCommands:
         ran_in = (facts.get("script") or {}).get("cwd")
         if ran_in and Path(ran_in) != Path.cwd():
             raise MemlabError(f"The command ran in {ran_in}: call memlab explain --remedies in that folder.")
-        self.changes = possible_changes(
-            self._words, record.config, record.unknown_config, facts, record.config.hardware.gpus
-        )
+        self.changes = possible_changes(self._words, record, facts, record.config.hardware.gpus)
 
     @cached_property
     def base(self) -> TracedCommand:
@@ -103,7 +101,7 @@ class ChangedCommands:
         """Run words of the command on the GPUs of the record, with the allocator's settings of the record."""
         record = self._record
         steps = (record.command or {}).get("steps")
-        traced = traced_command(words, folder, record.config.hardware, steps, self._environ)
+        traced = traced_command(CommandRun(words, record.config.hardware, self._environ, steps), folder)
         return replace(traced, allocator_conf=record.config.allocator.conf)
 
     def _from_folder(self, traces: Mapping[int, Trace]) -> TracedCommand:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import Config
 from memlab.core.errors import MemlabError
 from memlab.core.record import Record, arguments_of
 from memlab.planner import changes
@@ -39,18 +38,16 @@ BATCH, ACCUMULATION, CHECKPOINTING = (
 JSON_PLACE = "{memlab's changed DeepSpeed JSON}"
 
 
-def possible_changes(
-    words: Sequence[str], config: Config, unknown: Sequence[str], facts: Mapping[str, Any], gpus: int
-) -> list[Change]:
+def possible_changes(words: Sequence[str], record: Record, facts: Mapping[str, Any], gpus: int) -> list[Change]:
     """List the changes that the command has words for.
 
-    ``config`` and ``unknown``: what the script was found to use. ``facts``: ``attached`` of a rank. ``gpus``: GPUs of
-    a node of the hardware entry.
+    ``record``: has what the script was found to use. ``facts``: ``attached`` of a rank. ``gpus``: GPUs of a node of
+    the hardware entry.
     """
     return [
-        *_allocator(config.allocator.conf),
+        *_allocator(record.config.allocator.conf),
         *_checkpointing(words, facts),
-        *_micro_batch(words, config, unknown, facts),
+        *_micro_batch(words, record, facts),
         *_deepspeed_json(words, facts),
         *_zero_stage_word(words, facts),
         *_more_gpus(words, facts, gpus),
@@ -71,18 +68,16 @@ def _checkpointing(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[C
         yield _with_options(changes.SECOND_FORWARD, changes.CHECKPOINTED, words, {CHECKPOINTING: "true"})
 
 
-def _micro_batch(
-    words: Sequence[str], config: Config, unknown: Sequence[str], facts: Mapping[str, Any]
-) -> Iterator[Change]:
+def _micro_batch(words: Sequence[str], record: Record, facts: Mapping[str, Any]) -> Iterator[Change]:
     batch: str | None = BATCH
     accumulation: str | None = ACCUMULATION
     if _can_take(words, BATCH, facts):
         values = arguments_of(facts)
         micro, times = values.get(BATCH) or 1, values.get(ACCUMULATION) or 1
-    elif {"batch", "batch.micro"} & set(unknown):
+    elif {"batch", "batch.micro"} & set(record.unknown_config):
         return
     else:
-        micro, times = config.batch.micro, config.batch.accumulation
+        micro, times = record.config.batch.micro, record.config.batch.accumulation
         batch, accumulation = _option_with_value(words, "batch", micro), _option_with_value(words, "accum", times)
     if batch is None or micro < 2:
         return
@@ -245,14 +240,13 @@ def predicted_changes(
     most memory; ``not_tried`` the changes for which there was no time.
     """
     facts = record.ranks[0]["attached"]
-    found = possible_changes(command.words, record.config, record.unknown_config, facts, command.hardware.gpus)
 
     def estimate_with(change: Change) -> Estimate:
         return estimate_of(changed_command(change, command, trace))
 
     base, began = estimate_of(command), time.monotonic()
     tried, not_tried = [], []
-    for change in found:
+    for change in possible_changes(command.words, record, facts, command.hardware.gpus):
         if time.monotonic() - began > ENOUGH_S and change.words is not None:
             not_tried.append(change.told)
             continue

@@ -16,7 +16,7 @@ from memlab.files.disk import cache_folder
 from memlab.launch.launch_control import LaunchControl
 from memlab.launch.user_command.found_config import found_config
 from memlab.launch.user_command.measure import beside, point_words
-from memlab.planner.user_command import predicted_record
+from memlab.planner.user_command import CommandRun, predicted_record
 from memlab.prediction.prediction import NOWHERE
 from memlab.prediction.traces.store import code_digest
 from memlab.runs.command_inputs import are_unchanged
@@ -91,10 +91,10 @@ def _read_kept(kept: RunFolder) -> Record | None:
 def _run(job: Job, words: list[str], control: LaunchControl) -> Record:
     """Run the shadow processes of a point to their end, or until the sweep or the time limit ends them."""
     measure, began = job.config.measure, monotonic()
-    steps = measure.warmup + measure.steps
     variables = command_environment(job.config, os.environ)
     with guarded(variables) as environ, ThreadPoolExecutor(1) as thread:
-        running = thread.submit(predicted_record, words, job.config.hardware, job.folder, steps, environ)
+        run = CommandRun(words, job.config.hardware, environ, measure.warmup + measure.steps)
+        running = thread.submit(predicted_record, run, job.folder)
         while not wait([running], POLL_S).done:
             seconds = monotonic() - began
             why = "by a signal" if control.stop.is_set() else control.reason_to_end()

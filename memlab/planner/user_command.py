@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -111,6 +111,23 @@ def _range_of_orders(traced: TracedCommand, need: Mapping[str, int]) -> list[dic
     return [{"choice": ORDER, **{key: [min(each), max(each)] for key, each in found.items()}}] if orders else []
 
 
+@dataclass(frozen=True)
+class CommandRun:
+    """A command to run on simulated GPUs of ``hardware``.
+
+    ``environ``: the variables that the command would get, with the token of a launch. ``steps``: end after this many
+    optimizer steps. ``timeout_s``: seconds after which a run of the script is ended. ``other_end``: the choice that is
+    made the other way round (simulator/rank/choices.py).
+    """
+
+    words: Sequence[str]
+    hardware: Hardware
+    environ: Mapping[str, str]
+    steps: int | None = None
+    timeout_s: float | None = None
+    other_end: str | None = None
+
+
 class CommandFailed(ShadowError):
     """The script failed, trained nothing, or did not end. ``status``: of its record. ``effects``: those that it would
     have had until then."""
@@ -129,11 +146,10 @@ def predict_command(
     on_change: Callable[[str], None] = lambda told: None,
     timeout_s: float | None = None,
 ) -> Record:
-    """Predict a command and write its run folder. The first arguments and errors are those of
+    """Predict a command and write its run folder. The arguments are those of :class:`CommandRun`, the errors those of
     :func:`predicted_record`.
 
     ``wants_changes``: whether single changes of the command are predicted, too. ``on_change`` gets each one first.
-    ``timeout_s``: seconds after which a run of the script is ended.
     """
     folder.check()
     _check(words, hardware)  # an earlier run in the folder stays if nothing can run, and no new folder is made
@@ -145,9 +161,8 @@ def predict_command(
         try:
             has_free_core = len(os.sched_getaffinity(0)) >= 2 * min(hardware.gpus, PROCESSES)
             with guarded(os.environ) as environ:
-                record = predicted_record(
-                    words, hardware, folder, steps, environ, wants_changes, on_change, timeout_s, has_free_core
-                )
+                run = CommandRun(words, hardware, environ, steps, timeout_s)
+                record = predicted_record(run, folder, wants_changes, on_change, has_free_core)
         except KeyboardInterrupt:
             seconds = time.time() - began
             folder.finish(_ended("interrupted", f"stopped by a signal after {seconds:.0f} s", words, steps, seconds))
@@ -167,28 +182,22 @@ def _check(words: Sequence[str], hardware: Hardware) -> int:
 
 @paused_garbage_collector()  # a trace has millions of events
 def predicted_record(
-    words: Sequence[str],
-    hardware: Hardware,
+    run: CommandRun,
     folder: RunFolder,
-    steps: int | None,
-    environ: Mapping[str, str],
     wants_changes: Callable[[Record], bool] = lambda record: False,
     on_change: Callable[[str], None] = lambda told: None,
-    timeout_s: float | None = None,
     has_free_core: bool = False,
 ) -> Record:
-    """Run the ranks that differ on simulated GPUs of ``hardware``, and return the record.
+    """Run the ranks that differ on simulated GPUs, and return the record.
 
-    ``folder`` receives the files of the ranks. ``steps``: end after this many optimizer steps. ``environ``: the
-    variables that the command would get, with the token of a launch. ``has_free_core``: whether a
-    second script may run, or a second trace be replayed, at the same time. The others are those of
-    :func:`predict_command`. Raises :class:`MemlabError` before anything runs.
+    ``folder`` receives the files of the ranks. ``has_free_core``: whether a second script may run, or a second trace be
+    replayed, at the same time. The others are those of :func:`predict_command`. Raises :class:`MemlabError` before
+    anything runs.
     """
     began = time.time()
-    trace = partial(traced_command, hardware=hardware, steps=steps, environ=environ, timeout_s=timeout_s)
     try:
-        with _thread_beside(environ) as beside:
-            traced, others = _both_ends(trace, words, folder, environ, beside, has_free_core)
+        with _thread_beside(run.environ) as beside:
+            traced, others = _both_ends(run, folder, beside, has_free_core)
             config = traced.config
             replay = partial(figures_with_workspaces, config, traced.traces, resolve(config).host)
             taking = computed_in_a_copy(replay) if has_free_core else replay
@@ -203,21 +212,20 @@ def predicted_record(
                 ranges += _range_of_orders(traced, need)
             ranges = [*(_range(choice, record, other) for choice, other in others.items()), *ranges]
     except CommandFailed as error:
-        ended = _ended(error.status, str(error), words, steps, time.time() - began)
+        ended = _ended(error.status, str(error), run.words, run.steps, time.time() - began)
         return ended.with_command(effects=error.effects)
     record = record.with_command(ranges=ranges)
     if not wants_changes(record):
         return record
+
+    def trace(words: Sequence[str], place: RunFolder) -> TracedCommand:
+        return traced_command(replace(run, words=words), place)
+
     return record.with_command(changes=predicted_changes(traced, record, trace, on_change))
 
 
 def _both_ends(
-    trace: Callable[..., TracedCommand],
-    words: Sequence[str],
-    folder: RunFolder,
-    environ: Mapping[str, str],
-    beside: ThreadPoolExecutor,
-    has_free_core: bool,
+    run: CommandRun, folder: RunFolder, beside: ThreadPoolExecutor, has_free_core: bool
 ) -> tuple[TracedCommand, dict[str, Callable[[], TracedCommand]]]:
     """Run a script, and once more for each choice that it made, with that choice made the other way round.
 
@@ -228,14 +236,15 @@ def _both_ends(
     others: dict[str, Callable[[], TracedCommand]] = {}
     is_over = threading.Event()
 
-    def run(place: RunFolder, other_end: str | None = None) -> TracedCommand:
-        token = f"{environ[TOKEN_VARIABLE]}-{other_end or 'script'}"  # at its end, each ends its own processes alone
-        return trace(words, place, environ={**environ, TOKEN_VARIABLE: token}, other_end=other_end)
+    def trace(place: RunFolder, other_end: str | None = None) -> TracedCommand:
+        token = f"{run.environ[TOKEN_VARIABLE]}-{other_end or 'script'}"  # each ends its own processes alone
+        own = replace(run, environ={**run.environ, TOKEN_VARIABLE: token}, other_end=other_end)
+        return traced_command(own, place)
 
     def begin(choices: Iterable[str]) -> None:
         for choice in sorted(set(choices) - others.keys()):
             place = RunFolder(folder.own_folder(f"other_end_{choice}"))
-            others[choice] = beside.submit(run, place, choice).result
+            others[choice] = beside.submit(trace, place, choice).result
 
     def watch() -> None:
         while not is_over.wait(POLL_S):
@@ -245,7 +254,7 @@ def _both_ends(
         try:
             if has_free_core:
                 watcher.submit(watch)
-            traced = run(folder)
+            traced = trace(folder)
         finally:
             is_over.set()
     made = sorted({choice for each in traced.traces.values() for choice in each.choices})
@@ -269,34 +278,26 @@ def _thread_beside(environ: Mapping[str, str]) -> Iterator[ThreadPoolExecutor]:
             raise
 
 
-def traced_command(
-    words: Sequence[str],
-    folder: RunFolder,
-    hardware: Hardware,
-    steps: int | None,
-    environ: Mapping[str, str],
-    other_end: str | None = None,
-    timeout_s: float | None = None,
-) -> TracedCommand:
-    """Run the ranks that differ on simulated GPUs, in a sandbox. Arguments are those of :func:`predicted_record`.
+def traced_command(run: CommandRun, folder: RunFolder) -> TracedCommand:
+    """Run the ranks that differ on simulated GPUs, in a sandbox. ``folder`` receives the files of the ranks.
 
     The first and the last rank are taken to be all that differ. If they send to single others, all ranks are run anew.
 
-    ``other_end``: the choice that is made the other way round (simulator/rank/choices.py). Raises
-    :class:`CommandFailed` if the script fails, trains nothing, or has not ended after ``timeout_s`` seconds.
+    Raises :class:`CommandFailed` if the script fails, trains nothing, or has not ended after ``timeout_s`` seconds.
     """
     began = time.time()
+    words, hardware, environ, timeout_s = run.words, run.hardware, run.environ, run.timeout_s
     node = Node(hardware.gpu, hardware.gpus, _check(words, hardware))
     handed_over = folder.own_folder(install.FOLDER)
     data = KeptData(words, environ)
     with data.layers() as layers, Sandbox(handed_over, environ, below=(data.folder, layers)) as sandbox:
         variables = {**environ, **offline_variables(sandbox, environ)}
         try:
-            simulated = simulate(words, node, folder.path, steps, variables, other_end, timeout_s, sandbox.run)
+            simulated = simulate(words, node, folder.path, run.steps, variables, run.other_end, timeout_s, sandbox.run)
         except LimitError as error:
             raise CommandFailed(str(error), sandbox.effects()) from None
         except RanksDiffer:
-            return traced_command(words, folder, hardware, steps, {**environ, ALL_RANKS: "1"}, other_end, timeout_s)
+            return traced_command(replace(run, environ={**environ, ALL_RANKS: "1"}), folder)
         effects = sandbox.effects()
         meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
         if simulated.waited_at is not None and timeout_s is not None:
@@ -313,7 +314,7 @@ def traced_command(
         meters = {entry["rank"]: entry for entry in on_each_gpu(first, others)}
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
     traces = {rank: simulated.traces[rank] for rank in meters}
-    traced = TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began, effects)
+    traced = TracedCommand(words, run.steps, hardware, traces, meters, rows, time.time() - began, effects)
     return _completed(traced, folder)
 
 

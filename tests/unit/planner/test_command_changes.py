@@ -1,9 +1,12 @@
 """Single changes of a command: only those that it has words for."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from memlab.core.config import Config
 from memlab.planner.command_changes import JSON_PLACE, possible_changes
 
 TRAINER = {
@@ -20,13 +23,18 @@ TRAINER = {
 """What was found in a script that reads the words of TrainingArguments."""
 
 
+def of_command(config: Config, unknown: tuple[str, ...]) -> Any:
+    """A record of a command that uses ``config``."""
+    return SimpleNamespace(config=config, unknown_config=unknown)
+
+
 @pytest.fixture
 def changes(config):
     def of(
         words: list[str], facts: dict, gpus: int = 1, unknown: tuple[str, ...] = (), **values
     ) -> dict[str, list[str]]:
         given = {"batch.micro": 4, "batch.accumulation": 2, **values}
-        found = possible_changes(words, config(given), unknown, facts, gpus)
+        found = possible_changes(words, of_command(config(given), unknown), facts, gpus)
         return {change.told: list(change.words or ()) for change in found}
 
     return of
@@ -79,14 +87,15 @@ def test_the_deepspeed_json_is_changed_in_a_copy(changes, config, tmp_path):
     path = tmp_path / "zero2.json"
     path.write_text(json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}))
     words = ["deepspeed", "train.py", "--deepspeed", str(path)]
-    found = possible_changes(words, config({}), ("batch",), {}, 1)[1:]
+    record = of_command(config({}), ("batch",))
+    found = possible_changes(words, record, {}, 1)[1:]
     assert [change.told for change in found] == [
         '"stage": 3 in zero2.json',
         '"offload_optimizer": {"device": "cpu"} in zero2.json',
     ]
     assert found[0].words == ("deepspeed", "train.py", "--deepspeed", JSON_PLACE)
     of_its_own = ["deepspeed", "train.py", "--deepspeed", "--deepspeed_config", str(path)]
-    found = possible_changes(of_its_own, config({}), ("batch",), {}, 1)[1:]
+    found = possible_changes(of_its_own, record, {}, 1)[1:]
     assert found[0].words == (*of_its_own[:4], JSON_PLACE)
     assert found[0].deepspeed == {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
 

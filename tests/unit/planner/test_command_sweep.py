@@ -56,7 +56,8 @@ def shadow(monkeypatch, rank):
     """Predictions of 4 GiB for each sample. The list holds the micro batches that were run."""
     ran: list[int] = []
 
-    def predicted(words, hardware, folder, steps, environ) -> Record:
+    def predicted(run, folder) -> Record:
+        words = run.words
         micro = int(words[2].partition("=")[2])
         ran.append(micro)
         used = micro * 4 * GIB
@@ -189,10 +190,10 @@ def test_larger_points_are_implied_by_one_that_does_not_fit(point, shadow, tmp_p
 def test_a_failure_is_a_record_and_the_others_go_on(point, shadow, tmp_path, monkeypatch):
     known = command_point.predicted_record
 
-    def failing(words, *arguments):
-        if "micro=2" in words:
+    def failing(run, folder):
+        if "micro=2" in run.words:
             raise MemlabError("no such launcher")
-        return known(words, *arguments)
+        return known(run, folder)
 
     monkeypatch.setattr(command_point, "predicted_record", failing)
     results = sweep([point(1), point(2), point(4)], tmp_path / "runs")
@@ -211,11 +212,11 @@ def test_an_interrupt_is_recorded_and_the_next_sweep_goes_on_there(point, shadow
     known = command_point.predicted_record
     running = predicting(Sweep())
 
-    def interrupted(words, *arguments):
-        if "micro=2" in words:
+    def interrupted(run, folder):
+        if "micro=2" in run.words:
             running.stop.set()
             time.sleep(1)
-        return known(words, *arguments)
+        return known(run, folder)
 
     monkeypatch.setattr(command_point, "predicted_record", interrupted)
     results = running.run(jobs_of([point(1), point(2), point(4)], tmp_path / "runs"))

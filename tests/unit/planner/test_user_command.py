@@ -12,7 +12,7 @@ import pytest
 from memlab.core.config import Config, Hardware
 from memlab.core.errors import FolderError, MemlabError, ShadowError
 from memlab.planner import user_command
-from memlab.planner.user_command import HUB, TRACKERS
+from memlab.planner.user_command import HUB, TRACKERS, CommandRun
 from memlab.prediction.run_command import LOG, Simulated, SimulationError
 from memlab.runs.folder import RunFolder
 from memlab.simulator import simulation
@@ -56,7 +56,7 @@ def test_a_folder_is_predicted_into_by_one_memlab_at_a_time(tmp_path):
 def test_the_processes_of_a_prediction_see_that_trackers_and_the_hub_are_offline(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with guarded({**os.environ, "WANDB_MODE": "online"}) as environ, pytest.raises(SimulationError):  # no torch
-        user_command.traced_command(["env"], folder, Hardware(memory_gib=80.0), None, environ)
+        user_command.traced_command(CommandRun(["env"], Hardware(memory_gib=80.0), environ), folder)
     seen = dict(line.split("=", 1) for line in (folder.path / LOG).read_text().splitlines() if "=" in line)
     assert seen["WANDB_MODE"] in ("offline", "disabled")
     assert {name: seen[name] for name in {**HUB, **TRACKERS} if name != "WANDB_MODE"} == {
@@ -96,7 +96,7 @@ def folder(tmp_path, monkeypatch, record) -> RunFolder:
 def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, monkeypatch, folder):
     places = []
 
-    def traced(words, folder, **options):
+    def traced(run, folder):
         places.append(folder.path)
         if len(places) == 2:
             raise ShadowError("seen")
@@ -105,7 +105,7 @@ def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, mo
     monkeypatch.setattr(user_command, "traced_command", traced)
     (tmp_path / "precious").mkdir()
     (folder.path / "other_end_routing").symlink_to(tmp_path / "precious")
-    found = user_command.predicted_record(["train.py"], Hardware(memory_gib=80.0), folder, None, TOKEN)
+    found = user_command.predicted_record(CommandRun(["train.py"], Hardware(memory_gib=80.0), TOKEN), folder)
     assert places == [folder.path, folder.path / "other_end_routing"]
     assert found.command["ranges"] == [{"choice": "routing", "failure": "seen"}]
 
@@ -115,9 +115,9 @@ def test_the_other_end_begins_with_the_choice_where_a_core_is_free(monkeypatch, 
     monkeypatch.setattr(user_command, "POLL_S", 0.01)
     began, tokens = threading.Event(), []
 
-    def traced(words, folder, environ, other_end=None, **options):
-        tokens.append(environ[TOKEN_VARIABLE])
-        if other_end is None:
+    def traced(run, folder):
+        tokens.append(run.environ[TOKEN_VARIABLE])
+        if run.other_end is None:
             with monkeypatch.context() as process:
                 process.setenv(simulation.VARIABLE, str(folder.own_folder(".attach")))
                 simulation.note_choice("routing")
@@ -128,8 +128,8 @@ def test_the_other_end_begins_with_the_choice_where_a_core_is_free(monkeypatch, 
         return TRACED
 
     monkeypatch.setattr(user_command, "traced_command", traced)
-    gpu = Hardware(memory_gib=80.0)
-    found = user_command.predicted_record(["train.py"], gpu, folder, None, TOKEN, has_free_core=has_free_core)
+    run = CommandRun(["train.py"], Hardware(memory_gib=80.0), TOKEN)
+    found = user_command.predicted_record(run, folder, has_free_core=has_free_core)
     assert [each["choice"] for each in found.command["ranges"]] == ["routing"]
     assert tokens == ["token-script", "token-routing"]
 
@@ -137,9 +137,9 @@ def test_the_other_end_begins_with_the_choice_where_a_core_is_free(monkeypatch, 
 def test_the_other_end_runs_beside_the_replays_and_ends_with_what_interrupts_them(tmp_path, monkeypatch):
     began, ended = threading.Event(), threading.Event()
 
-    def traced(words, folder, environ, other_end=None, **options):
-        if other_end is not None:
-            process = subprocess.Popen(["sleep", "600"], env=environ)
+    def traced(run, folder):
+        if run.other_end is not None:
+            process = subprocess.Popen(["sleep", "600"], env=run.environ)
             began.set()
             process.wait()
             ended.set()
