@@ -21,7 +21,7 @@ from memlab.prediction.traces.store import code_digest
 from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_rows
-from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.trace_format import Traces
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TracedPlan:
     """A plan on simulated GPUs. ``traces``: of the ranks that differ."""
 
     config: Config
-    traces: Mapping[int, Trace]
+    traces: Traces
 
 
 PredictedRun = TracedPlan | TracedCommand
@@ -104,7 +104,7 @@ class ChangedCommands:
         traced = traced_command(CommandRun(words, record.config.hardware, self._environ, steps), folder)
         return replace(traced, allocator_conf=record.config.allocator.conf)
 
-    def _from_folder(self, traces: Mapping[int, Trace]) -> TracedCommand:
+    def _from_folder(self, traces: Traces) -> TracedCommand:
         record = self._record
         command = record.command or {}
         return TracedCommand(

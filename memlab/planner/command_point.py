@@ -91,8 +91,7 @@ def _read_kept(kept: RunFolder) -> Record | None:
 def _run(job: Job, words: list[str], control: LaunchControl) -> Record:
     """Run the shadow processes of a point to their end, or until the sweep or the time limit ends them."""
     measure, began = job.config.measure, monotonic()
-    variables = command_environment(job.config, os.environ)
-    with guarded(variables) as environ, ThreadPoolExecutor(1) as thread:
+    with guarded(command_environment(job.config, os.environ)) as environ, ThreadPoolExecutor(1) as thread:
         run = CommandRun(words, job.config.hardware, environ, measure.warmup + measure.steps)
         running = thread.submit(predicted_record, run, job.folder)
         while not wait([running], POLL_S).done:
@@ -100,8 +99,7 @@ def _run(job: Job, words: list[str], control: LaunchControl) -> Record:
             why = "by a signal" if control.stop.is_set() else control.reason_to_end()
             if why or seconds > measure.timeout_s:
                 kill_marked(environ[TOKEN_VARIABLE])
-                status = "interrupted" if why else "timeout"
-                told = f"stopped {why}" if why else "the script had not ended"
+                status, told = ("interrupted", f"stopped {why}") if why else ("timeout", "the script had not ended")
                 return job.new_record(NOWHERE, status, f"{told} after {seconds:.0f} s")
         return running.result()
 

@@ -18,7 +18,7 @@ from memlab.prediction.time.calibrate import resolve
 from memlab.prediction.time.step_time import predict_steps, usual_steps
 from memlab.prediction.traces.store import code_digest
 from memlab.simulator.rank.unpredictable import NAME
-from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.trace_format import Traces
 from memlab.system.machine import Machine
 
 Rows = list[dict[str, Any]]
@@ -37,13 +37,13 @@ class TracedCommand:
     words: Sequence[str]
     steps: int | None
     hardware: Hardware
-    traces: Mapping[int, Trace]
+    traces: Traces
     meters: Mapping[int, Mapping[str, Any]]
     rows: Mapping[int, Rows]
     seconds: float
     effects: Effects
     allocator_conf: str | None = None
-    as_run: Mapping[int, Trace] = field(default_factory=dict)
+    as_run: Traces = field(default_factory=dict)
 
     @property
     def gpus_of_ranks(self) -> list[int]:
@@ -118,12 +118,11 @@ def _found(command: TracedCommand) -> FoundConfig:
     used = found.config.hardware
     hardware = asdict(replace(command.hardware, gpus=used.gpus, nodes=used.nodes))
     first = command.traces[min(command.traces)]
-    conf = first.allocator_conf if command.allocator_conf is None else command.allocator_conf
     return from_values(
         {
             **found.values,
             **{f"hardware.{key}": value for key, value in hardware.items()},
-            "allocator.conf": conf,
+            "allocator.conf": first.allocator_conf if command.allocator_conf is None else command.allocator_conf,
             "measure.steps": max(1, len(first.steps) - 1),  # as of a measured command: without the first step
         }
     )

@@ -32,7 +32,7 @@ from memlab.prediction.time.calibrate import resolve
 from memlab.prediction.traces.interpolate import CHECKED, MINIMUM_TOKENS, Interpolator
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, JobResult, SearchResult, SweepObserver
-from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.trace_format import Traces
 from memlab.system.sandbox.limits import free_host_memory
 
 ONE_LENGTH = MINIMUM_TOKENS
@@ -68,13 +68,12 @@ def largest_interpolated(
     return low
 
 
-def _by_rank(traces: Mapping[int, Mapping[int, Trace]]) -> Sequence[Interpolator]:
+def _by_rank(traces: Mapping[int, Traces]) -> Sequence[Interpolator]:
     """Return the interpolator of each rank. The largest size leads: kernels may work otherwise at small ones."""
-    ranks = set.intersection(*(set(each) for each in traces.values()))
     largest_first = sorted(traces.items(), reverse=True)
     return [
         Interpolator([replace(each[rank], micro=size, tokens=ONE_LENGTH) for size, each in largest_first])
-        for rank in sorted(ranks)
+        for rank in sorted(set.intersection(*map(set, traces.values())))
     ]
 
 

@@ -7,6 +7,7 @@ all cores.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import le
 from typing import Any, TypeGuard
 
 from memlab.core.basis import EXACT, Basis
@@ -226,27 +227,23 @@ def rows_to_measure(rows: Sequence[Row], slowness: Sequence[str]) -> list[Row]:
     fitting = [row for row in rows if row.batch]
     if fitting and all(row.rate for row in fitting):
         return sorted(_one_allocator(fitting), key=lambda row: row.rate or 0.0, reverse=True)
-    ranks = _option_ranks(rows, slowness)
+    orders = {name: list(dict.fromkeys(row.candidate.options.get(name) for row in rows)) for name in slowness}
 
-    def beats(one: Row, other: Row) -> bool:
-        ours, theirs = ranks[id(one)], ranks[id(other)]
-        no_worse = all(a <= b for a, b in zip(ours, theirs, strict=True)) and one.batch >= other.batch
-        return no_worse and (ours, -one.batch) != (theirs, -other.batch)
+    def numbers(row: Row) -> tuple[int, ...]:
+        """Return how slow the row's option is on each axis, 0: the first option that occurs; and its negative batch."""
+        return (*(order.index(row.candidate.options.get(name)) for name, order in orders.items()), -row.batch)
 
-    rest = _one_allocator(fitting)
-    return [row for row in rest if not any(beats(other, row) for other in rest)]
+    def beats(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+        return one != other and all(map(le, one, other))
+
+    rest = [(numbers(row), row) for row in _one_allocator(fitting)]
+    return [row for own, row in rest if not any(beats(other, own) for other, _ in rest)]
 
 
 def _one_allocator(rows: Sequence[Row]) -> list[Row]:
     """Keep the first row with the largest batch among rows that differ in their allocator alone."""
     alike = grouped(rows, lambda row: tuple(pair for pair in row.candidate.options.items() if pair[0] != "allocator"))
     return [max(group, key=lambda row: row.batch) for group in alike.values()]
-
-
-def _option_ranks(rows: Sequence[Row], slowness: Sequence[str]) -> dict[int, tuple[int, ...]]:
-    """Return for each row how slow its option is on each axis: 0 is the first option that occurs in ``rows``."""
-    orders = {name: list(dict.fromkeys(row.candidate.options.get(name) for row in rows)) for name in slowness}
-    return {id(row): tuple(orders[name].index(row.candidate.options.get(name)) for name in slowness) for row in rows}
 
 
 def cheapest(rows: Sequence[Row]) -> Row | None:
@@ -279,10 +276,9 @@ def single_changes(base: Plan, changes: Sequence[Change], predictor: Predictor) 
     plans = [base, *(change.plan for change in changes if change.plan is not None)]
     predictor.prepare(plans)
     needs = predictor.estimates(plans, limited=False)
-    verdicts = predictor.estimates(plans)
     outcomes = [
         replace(need, verdict=limited.verdict) if _known(need) and _known(limited) else limited
-        for need, limited in zip(needs, verdicts, strict=True)
+        for need, limited in zip(needs, predictor.estimates(plans), strict=True)
     ]
     first = outcomes[0]
     found = [with_outcome(change, first, outcome) for change, outcome in zip(changes, outcomes[1:], strict=True)]

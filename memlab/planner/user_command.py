@@ -243,8 +243,7 @@ def _both_ends(
 
     def begin(choices: Iterable[str]) -> None:
         for choice in sorted(set(choices) - others.keys()):
-            place = RunFolder(folder.own_folder(f"other_end_{choice}"))
-            others[choice] = beside.submit(trace, place, choice).result
+            others[choice] = beside.submit(trace, RunFolder(folder.own_folder(f"other_end_{choice}")), choice).result
 
     def watch() -> None:
         while not is_over.wait(POLL_S):

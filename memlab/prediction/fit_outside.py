@@ -77,9 +77,6 @@ def fit(ranks: Sequence[Rank], gpu: str, versions: str, source: str, otherwise: 
     Raises :class:`MemlabError` where neither has one.
     """
 
-    def size(name: str, found: Iterable[int]) -> Size:
-        return _size(name, list(found), getattr(otherwise, name, None))
-
     def handles(phase: str) -> list[int]:
         return [growth.nbytes for rank in ranks for growth in rank.handles if growth.phase == phase]
 
@@ -89,23 +86,24 @@ def fit(ranks: Sequence[Rank], gpu: str, versions: str, source: str, otherwise: 
 
     begun = [rank for rank in ranks if rank.begins_with_context]
     small = [[each.nbytes for each in rank.after if each.nbytes < LARGE] for rank in ranks if rank.handles]
-    context = size("context", (rank.first.nbytes for rank in begun))
-    first_kernel = size("first_kernel", (rank.before[0] for rank in begun if rank.before))
-    stream = size("stream", (rank.before[1] for rank in ranks if len(rank.before) > 1))
-    known = context.nbytes, first_kernel.nbytes, stream.nbytes
+    found = {
+        "context": [rank.first.nbytes for rank in begun],
+        "first_kernel": [rank.before[0] for rank in begun if rank.before],
+        "stream": [rank.before[1] for rank in ranks if len(rank.before) > 1],
+        "handle_in_forward": handles("first_forward"),
+        "handle_in_backward": handles("first_backward"),
+        "attention_forward": attention("first_forward"),
+        "attention_backward": attention("first_backward"),
+        "further_kernels": list(map(sum, small)),
+    }
+    sizes = {name: _size(name, nbytes, getattr(otherwise, name, None)) for name, nbytes in found.items()}
+    known = [sizes[name].nbytes for name in ("context", "first_kernel", "stream")]
     alone, several = ([rank for rank in ranks if (rank.ranks == 1) == is_alone] for is_alone in (True, False))
     return Sizes(
         gpu=gpu,
         versions=versions,
         source=source,
-        context=context,
-        first_kernel=first_kernel,
-        stream=stream,
-        handle_in_forward=size("handle_in_forward", handles("first_forward")),
-        handle_in_backward=size("handle_in_backward", handles("first_backward")),
-        attention_forward=size("attention_forward", attention("first_forward")),
-        attention_backward=size("attention_backward", attention("first_backward")),
-        further_kernels=size("further_kernels", map(sum, small)),
+        **sizes,
         nccl_alone=_nccl(alone, *known, otherwise.nccl_alone if otherwise else None),
         nccl=_nccl(several, *known, otherwise.nccl if otherwise else None),
     )

@@ -19,7 +19,7 @@ from memlab.prediction.time.step_time import StepTime, predict_step_time
 from memlab.prediction.traces.choose_traces import traces_in_launch
 from memlab.prediction.traces.store import code_digest
 from memlab.runs.job import Job, record_of_plan
-from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.trace_format import Traces
 from memlab.system.machine import Machine
 
 NOWHERE = Machine()
@@ -80,14 +80,13 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
         outcome = judged(plan.config, own, calibrations.host, ranks, step_time, seconds)
         outcome["timing"] |= took
         before = [list(shape_of(each.config)) for each in plans[: len(records)]]
-        isolation = "shared" if before else "fresh"
-        records.append(_record(plan, **outcome, isolation=isolation, before_in_launch=before))
+        records.append(_record(plan, **outcome, isolation="shared" if before else "fresh", before_in_launch=before))
     return records
 
 
 def judged(
     config: Config,
-    traces: Mapping[int, Trace],
+    traces: Traces,
     calibration: Calibration,
     results: Sequence[RankResult],
     step_time: StepTime | None,

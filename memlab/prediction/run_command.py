@@ -40,7 +40,7 @@ from memlab.simulator.simulation import (
     want_all_ranks,
 )
 from memlab.simulator.trace.split_by_gpu import split_by_gpu
-from memlab.simulator.trace.trace_format import Trace, trace_of_command
+from memlab.simulator.trace.trace_format import Trace, Traces, trace_of_command
 from memlab.system.deadman import remove_folder
 
 LOG = "command.log"
@@ -81,7 +81,7 @@ class Simulated:
 
     returncode: int
     last_words: str
-    traces: Mapping[int, Trace]
+    traces: Traces
     waited_at: Sequence[str] | None = None
 
 
@@ -120,8 +120,7 @@ def simulate(
             remove_folder(own)
     if why:
         raise SimulationError(why)
-    last_words = last_exception(folder / LOG) if returncode else ""
-    return Simulated(returncode, last_words, traces_in(folder), waited_at)
+    return Simulated(returncode, last_exception(folder / LOG) if returncode else "", traces_in(folder), waited_at)
 
 
 def _run(command: Callable[..., subprocess.CompletedProcess], own: Path, log: Path) -> tuple[int, Sequence[str] | None]:

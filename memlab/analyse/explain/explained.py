@@ -26,7 +26,7 @@ from memlab.prediction.traces.store import code_digest
 from memlab.runs.folder import RunFolder
 from memlab.simulator.allocator import RecordingAllocator
 from memlab.simulator.trace.events import Alloc, BeginPhase, BeginPoint
-from memlab.simulator.trace.trace_format import Trace, replayed
+from memlab.simulator.trace.trace_format import Trace, Traces, replayed
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def doubts(record: Record, ranks: Sequence[Explained] = ()) -> Iterator[str]:
             )
 
 
-def traces_of(folder: RunFolder, record: Record) -> Mapping[int, Trace]:
+def traces_of(folder: RunFolder, record: Record) -> Traces:
     """Return the traces of a prediction, in the order of the ranks. A command's are in its folder, those of memlab's
     own training in the cache.
 

@@ -53,9 +53,8 @@ def kind(config: Config) -> str:
 def _allocator_kind(conf: str) -> str:
     """Name the allocator's options for a kind. The share of the device is left out: with a smaller share the allocator
     works as on a smaller device."""
-    options = replace(allocator.parse(conf), memory_fraction=1.0)
     named = {allocator.Options(): "default", allocator.Options(expandable_segments=True): "expandable"}
-    return named.get(options, conf)
+    return named.get(replace(allocator.parse(conf), memory_fraction=1.0), conf)
 
 
 def support(config: Config) -> tuple[int, int]:

@@ -103,10 +103,9 @@ def _has_room(event: Event, allocator: CachingAllocator) -> bool:
 
 def _moment(trace: Trace, index: int, alive: _Alive, allocator: CachingAllocator) -> Moment:
     holdings = _holdings(trace, alive)
-    requested = sum(holding.nbytes for holding in holdings)
     releasable = allocator.releasable_bytes()
     slack = Slack(
-        rounding=allocator.allocated - requested,
+        rounding=allocator.allocated - sum(holding.nbytes for holding in holdings),
         waiting=allocator.active - allocator.allocated,
         holes=allocator.reserved - allocator.active - releasable,
         releasable=releasable,

@@ -23,7 +23,7 @@ from memlab.simulator import allocator
 from memlab.simulator.constants import unknown_model
 from memlab.simulator.outside.parts import OutsidePart, outside_bytes
 from memlab.simulator.trace.events import Alloc
-from memlab.simulator.trace.trace_format import Piece, Trace
+from memlab.simulator.trace.trace_format import Piece, Trace, Traces
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _retries(parts: Sequence[_Part]) -> Counter[int]:
 
 
 def rank_results(
-    configs: Sequence[Config], traces: Sequence[Mapping[int, Trace]], calibration: Calibration
+    configs: Sequence[Config], traces: Sequence[Traces], calibration: Calibration
 ) -> list[list[RankResult]]:
     """Return the results of all ranks for each point of a launch.
 
@@ -221,7 +221,6 @@ def rank_results(
         tightest = max(ranks, key=lambda rank: ranks[rank].tightness)
         results[tightest][0].fit_probability, _ = probability(ranks[tightest].fits, shipped_ratios())
     alike = [stands_for(rank, sorted(results)) for rank in range(configs[0].hardware.world_size)]
-    reached = min(len(points) for points in results.values())
     return [
         [
             results[like][point]
@@ -229,7 +228,7 @@ def rank_results(
             else replace(results[like][point], rank=rank, device=f"cuda:{rank}", same_as_rank=like)
             for rank, like in enumerate(alike)
         ]
-        for point in range(reached)
+        for point in range(min(map(len, results.values())))
     ]
 
 

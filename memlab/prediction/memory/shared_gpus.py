@@ -1,7 +1,7 @@
 """Ranks of a command that compute on the same GPU: each has what the others leave of its memory."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from memlab.core.sizes import UNLIMITED
@@ -10,10 +10,10 @@ from memlab.prediction.memory.replay import replay
 from memlab.prediction.traces.store import stands_for
 from memlab.simulator import allocator
 from memlab.simulator.outside.parts import outside_bytes, shipped
-from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.trace_format import Trace, Traces
 
 
-def gpus_of_ranks(traces: Mapping[int, Trace], ranks: int, ranks_of_node: int, gpus: int) -> list[int]:
+def gpus_of_ranks(traces: Traces, ranks: int, ranks_of_node: int, gpus: int) -> list[int]:
     """Return for each rank the index of its GPU among the ``gpus`` of its node.
 
     Where not all ranks were traced, the first and the last rank of a node tell how many GPUs the ranks have chosen
@@ -32,7 +32,7 @@ def gpus_of_ranks(traces: Mapping[int, Trace], ranks: int, ranks_of_node: int, g
     return [rank % ranks_of_node % chosen for rank in range(ranks)]
 
 
-def with_memory_of_others(traces: Mapping[int, Trace], gpus: Sequence[int], ranks_of_node: int) -> dict[int, Trace]:
+def with_memory_of_others(traces: Traces, gpus: Sequence[int], ranks_of_node: int) -> dict[int, Trace]:
     """Return the traces with the bytes that other ranks take of the same GPU. ``gpus``: of :func:`gpus_of_ranks`."""
     places = [(rank // ranks_of_node, gpu) for rank, gpu in enumerate(gpus)]
     if len(set(places)) == len(places):

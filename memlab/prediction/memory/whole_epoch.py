@@ -24,7 +24,7 @@ from memlab.simulator.allocator import CachingAllocator, parse
 from memlab.simulator.trace.alike_steps import numbers_of, with_numbers
 from memlab.simulator.trace.epoch_batches import EpochOrder
 from memlab.simulator.trace.events import FREE, MAKE, OF_A_BLOCK, Alloc, BeginPhase, Event, made
-from memlab.simulator.trace.trace_format import Piece, Trace, apply
+from memlab.simulator.trace.trace_format import Piece, Trace, Traces, apply
 
 MOST_EVENTS = 300_000
 """Work after which the rest of an epoch is left out: events of copies, and blocks that are compared before each copy.
@@ -48,7 +48,7 @@ ORDERS = 3
 """Other orders that are replayed."""
 
 
-def other_orders(traces: Mapping[int, Trace]) -> list[dict[int, Trace]]:
+def other_orders(traces: Traces) -> list[dict[int, Trace]]:
     """Return the traces of the ranks in other orders of their epochs; empty where each run has the same order."""
     if not any(trace.order and trace.order.is_random and len(trace.order.sizes) > 1 for trace in traces.values()):
         return []

@@ -10,14 +10,14 @@ from memlab.prediction.memory.rank_results import gpu_memory
 from memlab.prediction.time.calibrate import Calibration
 from memlab.simulator.allocator import Options
 from memlab.simulator.trace.events import Workspace, of_kinds
-from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.trace_format import Trace, Traces
 
 WORKSPACES = "workspaces"
 """``choice`` of their range in a record: libraries choose by the memory that is free."""
 
 
 def with_workspaces(
-    config: Config, traces: Mapping[int, Trace], need: Mapping[str, int], taking: Sequence[Mapping[str, int]]
+    config: Config, traces: Traces, need: Mapping[str, int], taking: Sequence[Mapping[str, int]]
 ) -> dict[str, list[int]]:
     """Return for each key of ``need`` what the command needs and what it takes at most.
 
@@ -34,9 +34,7 @@ def with_workspaces(
     return found
 
 
-def figures_with_workspaces(
-    config: Config, traces: Mapping[int, Trace], calibration: Calibration
-) -> list[dict[str, int]]:
+def figures_with_workspaces(config: Config, traces: Traces, calibration: Calibration) -> list[dict[str, int]]:
     """Return the figures of ranks that take their workspaces; none where no rank has any."""
     if not any(any(of_kinds(trace.events, Workspace)) for trace in traces.values()):
         return []

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from memlab.prediction.time.cost_fit import Case, CostFit, check_enough, fit_cos
 from memlab.prediction.traces.choose_traces import trace_missing, traces
 from memlab.prediction.traces.store import code_digest, trace_folder
 from memlab.runs.folder import RunFolder
-from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.trace_format import Traces
 from memlab.system.terminal import safe
 
 SHIPPED = Path(__file__).parent / "calibration.json"
@@ -102,10 +102,10 @@ def usable(folders: Iterable[Path]) -> list[Record]:
 
 
 def _is_usable(record: Record) -> bool:
-    if record.source != "measured" or record.status != "ok" or "step_seconds" not in record.summary:
-        return False
     config = record.config
-    return config.hardware.nodes == 1 and not unpredictable(config) and not missing_specifications(config)
+    is_measured = record.source == "measured" and record.status == "ok" and "step_seconds" in record.summary
+    on_one_node = is_measured and config.hardware.nodes == 1
+    return on_one_node and not unpredictable(config) and not missing_specifications(config)
 
 
 def calibrate(records: Sequence[Record], fallback: Calibration | None = None) -> Calibration:
@@ -114,7 +114,7 @@ def calibrate(records: Sequence[Record], fallback: Calibration | None = None) ->
     check(records)
     gpu = records[0].config.hardware.gpu
     _trace_together(records)
-    traced: dict[tuple, Mapping[int, Trace]] = {}
+    traced: dict[tuple, Traces] = {}
     cases = [case for record in records if (case := _case(record, traced))]
     found = fit_costs(cases, fallback.determined() if fallback and fallback.gpu == gpu else None)
     return Calibration(
@@ -146,7 +146,7 @@ def _trace_together(records: Sequence[Record]) -> None:
     print(file=sys.stderr)
 
 
-def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | None:
+def _case(record: Record, traced: dict[tuple, Traces]) -> Case | None:
     """Make the case of a record; ``None``, with a message, if its step cannot be traced. ``traced`` keeps the traces,
     which records that differ in their allocator share."""
     config = record.config
@@ -155,11 +155,10 @@ def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | No
     try:
         if key not in traced:
             traced[key] = traces(plan)
+        if not has_clocks(config, traced[key].values()):
+            raise ShadowError("what its step asks of the machine is unknown")
     except ShadowError as error:
         print(f"left out {record.run_id}: {safe(error)}", file=sys.stderr)
-        return None
-    if not has_clocks(config, traced[key].values()):
-        print(f"left out {record.run_id}: what its step asks of the machine is unknown", file=sys.stderr)
         return None
     return Case(record.run_id, family(config), config, traced[key], record.summary["step_seconds"])
 

@@ -7,14 +7,14 @@ link to the host. The waits between them are the ones that the engine requested 
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.record import WORK
 from memlab.simulator.constants import TF32_SHARE, host_link_share
-from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.trace_format import Trace, Traces
 from memlab.simulator.trace.work_items import (
     EVERYTHING,
     HALF,
@@ -85,7 +85,7 @@ def has_clocks(config: Config, traces: Iterable[Trace]) -> bool:
     return not missing_specifications(config) and not any(WORK in trace.unknown for trace in traces)
 
 
-def step_seconds(config: Config, traces: Mapping[int, Trace], costs: Costs) -> float:
+def step_seconds(config: Config, traces: Traces, costs: Costs) -> float:
     """Return the seconds of a step on the slowest traced rank, which all ranks wait for."""
     return max(Clocks(config, costs).step(trace.work) for trace in traces.values())
 

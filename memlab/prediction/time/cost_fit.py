@@ -16,7 +16,7 @@ from memlab.core.config import Config
 from memlab.core.errors import MemlabError
 from memlab.core.grouping import grouped
 from memlab.prediction.time.clocks import LOWER_BOUND, Costs, step_seconds
-from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.trace_format import Traces
 
 NAMES = tuple(asdict(LOWER_BOUND))
 
@@ -52,7 +52,7 @@ class Case:
     name: str
     family: str
     config: Config
-    traces: Mapping[int, Trace]
+    traces: Traces
     seconds: float
 
 
@@ -118,15 +118,13 @@ def _undetermined(cases: Sequence[Case], names: Sequence[str], costs: Costs, slo
     return [name for name, share in zip(names, shares.T, strict=True) if (share >= SHARE).sum() < CASES]
 
 
-def spends_time_on(config: Config, traces: Mapping[int, Trace], costs: Costs, names: Sequence[str]) -> bool:
+def spends_time_on(config: Config, traces: Traces, costs: Costs, names: Sequence[str]) -> bool:
     """Return whether the costs ``names`` make up more than ``NEGLIGIBLE`` of a step's time."""
     without = step_seconds(config, traces, _with_costs_of(costs, names, LOWER_BOUND))
     return without < (1 - NEGLIGIBLE) * step_seconds(config, traces, costs)
 
 
-def depends_on_undetermined(
-    config: Config, traces: Mapping[int, Trace], costs: Costs, undetermined: Sequence[str]
-) -> bool:
+def depends_on_undetermined(config: Config, traces: Traces, costs: Costs, undetermined: Sequence[str]) -> bool:
     """Return whether a step's time depends on undetermined costs: whether it grows by more than ``NEGLIGIBLE`` with
     their values in ``TRIAL``."""
     if not undetermined:

@@ -1,6 +1,6 @@
 """Step time of a prediction: the seconds, and how they are known: with the calibration's error, or as a lower bound."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -10,7 +10,7 @@ from memlab.core.config import Config
 from memlab.prediction.time.calibrate import Calibration
 from memlab.prediction.time.clocks import LOWER_BOUND, has_clocks, step_seconds
 from memlab.prediction.time.cost_fit import depends_on_undetermined, spends_time_on
-from memlab.simulator.trace.trace_format import Trace
+from memlab.simulator.trace.trace_format import Trace, Traces
 from memlab.simulator.trace.work_items import Item
 
 OWN_PYTHON = "the script's own time between operators is not counted"
@@ -66,7 +66,7 @@ class StepTime:
         return max(self.lower_bound, low), high
 
 
-def predict_step_time(config: Config, traces: Mapping[int, Trace], calibration: Calibration | None) -> StepTime | None:
+def predict_step_time(config: Config, traces: Traces, calibration: Calibration | None) -> StepTime | None:
     """Predict the step time; ``None`` where the hardware entry lacks speeds or the work of the step is unknown.
 
     ``calibration``: ``None`` gives the lower bound.
@@ -92,7 +92,7 @@ def why_not_calibrated(config: Config) -> str:
 
 
 def predict_steps(
-    config: Config, traces: Mapping[int, Trace], calibration: Calibration | None
+    config: Config, traces: Traces, calibration: Calibration | None
 ) -> tuple[dict[int, float], StepTime | None]:
     """Predict the steps of a command, which may differ. Their times are lower bounds: a calibration's error is that of
     memlab's own training, and measured commands took up to eight times as long (docs/step_time.md).
@@ -118,7 +118,7 @@ def predict_steps(
     return seconds, StepTime(bound, Basis(BOUND, reason=OWN_PYTHON), bound, calibrated, calibration)
 
 
-def usual_steps(traces: Mapping[int, Trace], steps: Iterable[int]) -> list[int]:
+def usual_steps(traces: Traces, steps: Iterable[int]) -> list[int]:
     """Return the steps that ran in the script's own order: the dearest batches of an epoch run behind them."""
     epochs = (epoch for trace in traces.values() for epoch in trace.epochs if epoch["purpose"] == "training")
     last = min((epoch["batches_run_first"] // epoch["batches_per_step"] for epoch in epochs), default=None)

@@ -161,8 +161,7 @@ def _deciding(plans: Iterable[Plan]) -> list[Plan]:
     found = []
     for by_shape in sharing.values():
         group = sorted(by_shape.values(), key=lambda plan: prod(shape_of(plan.config)))
-        few = len(group) <= CHECKED + 1
-        found += group if few else [group[0], group[1], group[len(group) // 2], group[-1]]
+        found += group if len(group) <= CHECKED + 1 else [group[0], group[1], group[len(group) // 2], group[-1]]
     return found
 
 

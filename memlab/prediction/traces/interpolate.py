@@ -142,8 +142,7 @@ def _furthest_apart(traces: Sequence[Trace]) -> list[Trace]:
     by_tokens = sorted(traces, key=lambda trace: (trace.tokens, trace.micro))
     by_micro = sorted(traces, key=lambda trace: (trace.micro, trace.tokens))
     order = [by_tokens[0], by_tokens[-1], by_micro[0], by_micro[-1], *by_tokens]
-    unique = {(trace.micro, trace.tokens): trace for trace in order}
-    return list(unique.values())[:4]
+    return list({(trace.micro, trace.tokens): trace for trace in order}.values())[:4]
 
 
 def _sizes_at(points: Sequence[tuple[int, int]], sizes: np.ndarray, at: tuple[int, int]) -> np.ndarray | None:
@@ -162,8 +161,7 @@ def _sizes_at(points: Sequence[tuple[int, int]], sizes: np.ndarray, at: tuple[in
 
 def _by_monomial(points, sizes: np.ndarray, at: tuple[int, int]):
     for monomial in MONOMIALS:
-        values = np.array([[monomial(*point)] for point in points])
-        constants, rests = np.divmod(sizes, values)
+        constants, rests = np.divmod(sizes, np.array([[monomial(*point)] for point in points]))
         fits = (rests == 0).all(axis=0) & (constants == constants[0]).all(axis=0)
         yield fits, constants[0] * monomial(*at)
 

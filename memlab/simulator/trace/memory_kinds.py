@@ -48,7 +48,7 @@ FLATTEN = "flatten_dense_tensors_aligned"
 LOSSES = ("_log_softmax", "_log_softmax_backward_data", "nll_loss_backward")
 """Operators of the cross entropy, whose results are as large as the logits. A measured history has no shapes."""
 
-_OPTIMIZERS = ("/optim/", "optimizer", "transformers/optimization.py")
+_OPTIMIZERS = ("/optim/", "optimizer", "transformers/optimization.py", "ops/adam/", "ops/lion/")
 """Parts of the paths of files with optimizers."""
 
 _BY_CODE = (
@@ -58,14 +58,10 @@ _BY_CODE = (
     ("bitsandbytes/functional.py", "dequantize_4bit", WRITTEN_OUT),
     ("bitsandbytes/autograd/", "bitsandbytes_dequantize_4bit", WRITTEN_OUT),
     ("bitsandbytes/backends/", "empty", WRITTEN_OUT),
-    ("ops/adam/", "zeros_like", OPTIMIZER),
-    ("ops/lion/", "zeros_like", OPTIMIZER),
     ("bf16_optimizer.py", "zeros_like", GRADIENTS),
     ("bf16_optimizer.py", "_setup_for_real_optimizer", MASTER),
     *((part, "zeros_like", OPTIMIZER) for part in _OPTIMIZERS),
     *((part, "", STEP) for part in _OPTIMIZERS),
-    ("ops/adam/", "", STEP),
-    ("ops/lion/", "", STEP),
     ("partition_parameters.py", "_partition_param", WEIGHTS),
     ("partition_parameters.py", "wrapped_fn", WEIGHTS),
     ("partition_parameters.py", "", GATHERED),

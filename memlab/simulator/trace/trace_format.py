@@ -6,7 +6,7 @@ The events can be applied to an allocator, one by one.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, compress
 from operator import attrgetter
@@ -78,8 +78,7 @@ class Site:
     def operator(self) -> str:
         """The operator as torch's C++ code names it, without the kinds of its arguments: ``mul`` for ``mul_Tensor``,
         ``empty`` for ``empty_memory_format``."""
-        name = self.op.removeprefix("aten.").removesuffix(".default").replace(".", "_")
-        return _ARGUMENTS.sub("", name)
+        return _ARGUMENTS.sub("", self.op.removeprefix("aten.").removesuffix(".default").replace(".", "_"))
 
     def owned_by(self, owner: Owner) -> "Site":
         return replace(self, kind=owner.kind, module=owner.module, owner=owner)
@@ -214,14 +213,12 @@ class Trace:
                 limit = len(self.launchers) if kind is None else counted[kind]
                 if getattr(item, name, -1) >= limit or getattr(item, "phase", -1) >= len(self.phases):
                     raise ValueError(f"item {number} of a step's work does not fit those before it")
-        bounds = [*self.steps, len(self.events)]
-        before = [*self.events_before, len(self.events)]
-        begun = sum(isinstance(each, BeginPhase) for each in self.events)
-        if any(numbers != sorted(numbers) for numbers in (bounds, before)):
+        bounds = ([*numbers, len(self.events)] for numbers in (self.steps, self.events_before))
+        if any(numbers != sorted(numbers) for numbers in bounds):
             raise ValueError("steps or events_before are not in order")
         if self.order is not None:
             self.order.check()
-        if len(self.events_before) not in (0, len(self.work)) or len(self.pieces) not in (0, begun):
+        if len(self.events_before) not in (0, len(self.work)) or len(self.pieces) not in (0, len(self.phase_begins)):
             raise ValueError("events_before or pieces have another length")
         if any(each.event > len(self.events) for each in self.appearances):
             raise ValueError("something appears after the last event")
@@ -248,6 +245,10 @@ class Trace:
         values["sites"] = _sites(values["sites"])
         values["order"] = EpochOrder(**order) if (order := values.get("order")) else None
         return cls(**values)
+
+
+Traces = Mapping[int, Trace]
+"""The traces of several ranks, by rank."""
 
 
 def _not_a_trace(path: Path, error: Exception) -> RecordError:
