@@ -132,8 +132,7 @@ def changes_of(config: Config) -> Iterator[Change]:
     for word, price, reach in CHANGES:
         if takes := reach(config):
             yield Change(word, price, takes)
-    micro = config.batch.micro
-    if micro > 1:
+    if (micro := config.batch.micro) > 1:
         yield Change(f"batch.micro={micro // 2}", "more steps, or batch.accumulation", halved_batch(micro))
 
 

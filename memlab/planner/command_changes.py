@@ -90,8 +90,7 @@ def _micro_batch(words: Sequence[str], record: Record, facts: Mapping[str, Any])
 def _deepspeed_json(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[Change]:
     given = ((name, path) for name in JSON_FILES if (path := _value(words, name)) is not None)
     name, path = next(given, ("", ""))  # --deepspeed of DeepSpeed's own scripts is a flag
-    content = _read(Path(path))
-    if content is None:
+    if (content := _read(Path(path))) is None:
         return
     changed = _set(words, name, JSON_PLACE)
     for told, price, takes, zero in _more_sharded(content["zero_optimization"], _ranks(facts)):
@@ -115,8 +114,7 @@ def _more_sharded(zero: Mapping[str, Any], ranks: int) -> Iterator[tuple[str, st
 
 def _zero_stage_word(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[Change]:
     """Yield the next stages of ``accelerate launch --zero_stage N``, which has no JSON."""
-    stage = _value(words, "zero_stage")
-    if stage in ("1", "2"):
+    if (stage := _value(words, "zero_stage")) in ("1", "2"):
         takes = changes.sharded(int(stage), 3, _ranks(facts))
         yield _with_options(changes.WEIGHTS_GATHERED, takes, words, {"zero_stage": "3"})
 
@@ -174,8 +172,7 @@ def _end(words: Sequence[str]) -> int:
 
 def _value(words: Sequence[str], name: str) -> str | None:
     """Return the value of an option; ``None`` if it is not there, or has none."""
-    at = _find(words, name)
-    if at is None:
+    if (at := _find(words, name)) is None:
         return None
     if "=" in words[at]:
         return words[at].partition("=")[2]

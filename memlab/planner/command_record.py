@@ -10,7 +10,7 @@ from memlab.core.record import EARLY, RankResult, Record
 from memlab.core.record_schema import Effects
 from memlab.core.summary import Work
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
-from memlab.launch.user_command.measure import command_record, fields_of_command, plan_found
+from memlab.launch.user_command.measure import command_record, fields_of_command, plan_found, plan_of
 from memlab.prediction.memory.rank_results import Estimate, needs, rank_results
 from memlab.prediction.memory.shared_gpus import gpus_of_ranks
 from memlab.prediction.prediction import judged
@@ -104,6 +104,14 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     ranks = {"ranks": fields["ranks"]}
     record = command_record(plan, outcome["ranks"], Machine(), facts, source="predicted", **(outcome | ranks))
     return replace(record, environment={**record.environment, "predictor": code_digest()}), rows
+
+
+def record_without_traces(status: str, reason: str, words: Sequence[str], steps: int | None, seconds: float) -> Record:
+    """Return the record of a command that left no trace. ``seconds``: how long it ran."""
+    plan = plan_of(words)
+    fields = {"source": "predicted", "status": status, "reason": reason}
+    facts = {"words": list(words), "steps": steps}
+    return command_record(plan, [], Machine(), facts, **fields, **fields_of_command(plan.config, [], {}, seconds))
 
 
 def estimate_of(command: TracedCommand) -> Estimate:

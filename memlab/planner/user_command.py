@@ -17,17 +17,11 @@ from memlab.core.record_schema import Effects
 from memlab.core.sizes import GIB
 from memlab.launch.orphans import exclusively
 from memlab.launch.outcome import NO_STEP, by_failure, reason_of
-from memlab.launch.user_command.measure import (
-    check_program,
-    command_record,
-    fields_of_command,
-    keep_what_was_found,
-    plan_of,
-)
+from memlab.launch.user_command.measure import check_program, keep_what_was_found, plan_of
 from memlab.meters import install
 from memlab.meters.garbage_collector import paused_garbage_collector
 from memlab.planner.command_changes import predicted_changes
-from memlab.planner.command_record import TracedCommand, record_of
+from memlab.planner.command_record import TracedCommand, record_of, record_without_traces
 from memlab.prediction.memory.rank_results import rank_results
 from memlab.prediction.memory.shared_gpus import with_memory_of_others
 from memlab.prediction.memory.whole_epoch import ORDER, other_orders, with_whole_epoch
@@ -43,7 +37,6 @@ from memlab.simulator.rank.launchers import ALL_RANKS
 from memlab.simulator.rank.unpredictable import NAME, SET_DEVICE
 from memlab.simulator.simulation import Node, noted_choices
 from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
-from memlab.system.machine import Machine
 from memlab.system.process_copy import computed_in_a_copy
 from memlab.system.sandbox import NAMESPACES, Sandbox, check_wall
 from memlab.system.sandbox.kept_data import KeptData
@@ -165,7 +158,8 @@ def predict_command(
                 record = predicted_record(run, folder, wants_changes, on_change, has_free_core)
         except KeyboardInterrupt:
             seconds = time.time() - began
-            folder.finish(_ended("interrupted", f"stopped by a signal after {seconds:.0f} s", words, steps, seconds))
+            reason = f"stopped by a signal after {seconds:.0f} s"
+            folder.finish(record_without_traces("interrupted", reason, words, steps, seconds))
             raise
         folder.finish(record)
         return record
@@ -212,7 +206,8 @@ def predicted_record(
                 ranges += _range_of_orders(traced, need)
             ranges = [*(_range(choice, record, other) for choice, other in others.items()), *ranges]
     except CommandFailed as error:
-        ended = _ended(error.status, str(error), run.words, run.steps, time.time() - began)
+        seconds = time.time() - began
+        ended = record_without_traces(error.status, str(error), run.words, run.steps, seconds)
         return ended.with_command(effects=error.effects)
     record = record.with_command(ranges=ranges)
     if not wants_changes(record):
@@ -359,11 +354,3 @@ def _not_ended(
         f"the script had not ended after {timeout_s:,.0f} s: it was{where} {done}. If it waits or serves there, "
         f"predict a command that trains; if it only needs longer, raise --timeout{ITS_OUTPUT}{folder.path / LOG}"
     )
-
-
-def _ended(status: str, reason: str, words: Sequence[str], steps: int | None, seconds: float) -> Record:
-    """Return the record of a command that left no trace."""
-    plan = plan_of(words)
-    fields = {"source": "predicted", "status": status, "reason": reason}
-    facts = {"words": list(words), "steps": steps}
-    return command_record(plan, [], Machine(), facts, **fields, **fields_of_command(plan.config, [], {}, seconds))

@@ -6,7 +6,7 @@ sums of each rank's collectives.
 """
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -97,15 +97,14 @@ def fit(ranks: Sequence[Rank], gpu: str, versions: str, source: str, otherwise: 
         "further_kernels": list(map(sum, small)),
     }
     sizes = {name: _size(name, nbytes, getattr(otherwise, name, None)) for name, nbytes in found.items()}
-    known = [sizes[name].nbytes for name in ("context", "first_kernel", "stream")]
     alone, several = ([rank for rank in ranks if (rank.ranks == 1) == is_alone] for is_alone in (True, False))
     return Sizes(
         gpu=gpu,
         versions=versions,
         source=source,
         **sizes,
-        nccl_alone=_nccl(alone, *known, otherwise.nccl_alone if otherwise else None),
-        nccl=_nccl(several, *known, otherwise.nccl if otherwise else None),
+        nccl_alone=_nccl(alone, sizes, otherwise.nccl_alone if otherwise else None),
+        nccl=_nccl(several, sizes, otherwise.nccl if otherwise else None),
     )
 
 
@@ -118,10 +117,10 @@ def _size(name: str, found: Sequence[int], otherwise: Size | None) -> Size:
     return otherwise
 
 
-def _nccl(
-    ranks: Sequence[Rank], context: int, first_kernel: int, stream: int, otherwise: NcclSizes | None
-) -> NcclSizes:
-    """Solve for the sizes that are nearest to those of ``otherwise``, or to 0, where the ranks leave a choice."""
+def _nccl(ranks: Sequence[Rank], sizes: Mapping[str, Size], otherwise: NcclSizes | None) -> NcclSizes:
+    """Solve for the sizes that are nearest to those of ``otherwise``, or to 0, where the ranks leave a choice.
+    ``sizes``: of context, first kernel and stream."""
+    context, first_kernel, stream = (sizes[name].nbytes for name in ("context", "first_kernel", "stream"))
     rows, sums = [], []
     for rank in ranks:
         used = {growth.call.partition(" of ")[2] for growth in rank.collectives if not growth.call.startswith(CONNECTS)}

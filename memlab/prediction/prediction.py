@@ -60,8 +60,7 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
     The order matters, because memory that a point leaves in the allocator is there when the next point begins. An
     out-of-memory ends the launch: the plans after it have no record.
     """
-    reasons = unpredictable(plans[0].config)
-    if reasons:
+    if reasons := unpredictable(plans[0].config):
         return [_record(plan, status="unsupported", reason="; ".join(reasons)) for plan in plans]
     calibrations = resolve(plans[0].config)
     began = time.perf_counter()

@@ -26,19 +26,10 @@ from memlab.files.regular_file import create
 from memlab.meters import install
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import count_rows
+from memlab.simulator import simulation
 from memlab.simulator.last_exception import last_exception
 from memlab.simulator.rank import native
 from memlab.simulator.rank.launchers import ALL_RANKS
-from memlab.simulator.simulation import (
-    BOOTSTRAP,
-    MOST_RANKS,
-    VARIABLE,
-    Node,
-    Simulation,
-    lines_where_time_ended,
-    refusal,
-    want_all_ranks,
-)
 from memlab.simulator.trace.split_by_gpu import split_by_gpu
 from memlab.simulator.trace.trace_format import Trace, Traces, trace_of_command
 from memlab.system.deadman import remove_folder
@@ -87,7 +78,7 @@ class Simulated:
 
 def simulate(
     words: Sequence[str],
-    node: Node,
+    node: simulation.Node,
     folder: Path,
     steps: int | None,
     environ: Mapping[str, str],
@@ -104,16 +95,16 @@ def simulate(
     """
     run_folder = RunFolder(folder)
     own = run_folder.empty_folder(install.FOLDER)
-    Simulation(node, steps, time.time(), other_end, timeout_s).write(own)
+    simulation.Simulation(node, steps, time.time(), other_end, timeout_s).write(own)
     run_folder.drop_simulated()
     try:
         limit = None if timeout_s is None else timeout_s + TELL_S
         command = partial(run, words, env=_variables(environ, own), timeout=limit)
         returncode, waited_at = _run(command, own, folder / LOG)
-        if want_all_ranks(own) and ALL_RANKS not in environ:
+        if simulation.want_all_ranks(own) and ALL_RANKS not in environ:
             raise RanksDiffer
         run_folder.take_simulated(own)
-        why = refusal(own) or (NOT_SIMULATED if returncode == 0 and not install.has_loaded(folder) else None)
+        why = simulation.refusal(own) or (NOT_SIMULATED if returncode == 0 and not install.has_loaded(folder) else None)
         native.keep(own, native.of_commands())
     finally:
         with suppress(OSError):  # files of another user
@@ -129,7 +120,7 @@ def _run(command: Callable[..., subprocess.CompletedProcess], own: Path, log: Pa
         with create(log) as output:
             return command(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT).returncode, None
     except subprocess.TimeoutExpired:
-        return TIMED_OUT, lines_where_time_ended(own)
+        return TIMED_OUT, simulation.lines_where_time_ended(own)
     finally:
         redact_file(log)
 
@@ -137,7 +128,7 @@ def _run(command: Callable[..., subprocess.CompletedProcess], own: Path, log: Pa
 def steps_done(folder: Path) -> list[int]:
     """Return how many optimizer steps each rank has done; ``folder``: the run folder of a command, which may run."""
     places = (RunFolder(folder / install.FOLDER), RunFolder(folder))
-    found = ([place.step_rows(rank) for rank in place.ranks_with_rows()[:MOST_RANKS]] for place in places)
+    found = ([place.step_rows(rank) for rank in place.ranks_with_rows()[: simulation.MOST_RANKS]] for place in places)
     return list(map(count_rows, next(filter(None, found), [])))
 
 
@@ -157,8 +148,8 @@ def _variables(environ: Mapping[str, str], own: Path) -> dict[str, str]:
     return {
         "PYTHONHASHSEED": "0",
         **environ,
-        VARIABLE: str(own),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(BOOTSTRAP), environ.get("PYTHONPATH")])),
+        simulation.VARIABLE: str(own),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(simulation.BOOTSTRAP), environ.get("PYTHONPATH")])),
         "CUDA_VISIBLE_DEVICES": "",
         "DS_ACCELERATOR": "cuda",
         "OMP_NUM_THREADS": "1",

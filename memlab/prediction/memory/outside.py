@@ -32,8 +32,7 @@ def _page_tables(trace: Trace) -> Iterator[OutsidePart]:
     """Yield the growth of the page tables. The pinned allocator of torch gives nothing back."""
     pieces = 0
     for event, _, pinned in host_changes(trace):
-        needed = pinned * ENTRY_BYTES // PAGE_BYTES // PIECE
-        if needed > pieces:
+        if (needed := pinned * ENTRY_BYTES // PAGE_BYTES // PIECE) > pieces:
             detail = f"{ENTRY_BYTES} bytes for each page of {PAGE_BYTES}"
             yield OutsidePart(event, PAGE_TABLES, detail, (needed - pieces) * PIECE)
             pieces = needed

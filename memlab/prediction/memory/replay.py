@@ -70,8 +70,7 @@ def as_plain_training(trace: Trace) -> Trace:
 
     Both events become no-ops, so that indices stay valid.
     """
-    start = next((index for index, _ in of_kinds(trace.events, BeginPoint)), None)
-    if start is None:
+    if (start := next((index for index, _ in of_kinds(trace.events, BeginPoint)), None)) is None:
         return trace
     assert isinstance(trace.events[start - 1], EmptyCache)
     nothing = Synchronize(0)

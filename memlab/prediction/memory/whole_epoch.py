@@ -340,8 +340,7 @@ class _Epoch:
                     self._play(self._planned[phase])
                 phases, shift = (), shift + self._requests - before
             moved.append(len(self._events))
-            copy = copy_of(event, keys, self._new_keys, shift)
-            if copy is None:
+            if (copy := copy_of(event, keys, self._new_keys, shift)) is None:
                 continue
             if isinstance(event, BeginPhase):
                 piece = next(pieces)

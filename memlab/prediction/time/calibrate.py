@@ -225,8 +225,7 @@ def _for_steps(config: Config) -> Calibration | None:
 def check_calibrations(configs: Iterable[Config]) -> None:
     """Raise :class:`MemlabError` where ``predict.calibrate`` is not there, or no calibration. Fits nothing."""
     for given in dict.fromkeys(config.predict.calibrate for config in configs if config.predict.calibrate):
-        path = Path(given)
-        if not path.exists():
+        if not (path := Path(given)).exists():
             raise MemlabError(f"predict.calibrate={given}: no such file or folder.")
         if path.is_dir():
             _check_runs(path, given)
@@ -250,8 +249,7 @@ def _load(path: Path) -> Calibration:
     if not path.is_dir():
         return read_calibration(path)
     records = usable([path])
-    file = cache_folder("calibrations") / f"{_digest(records)}.json"
-    if file.exists():
+    if (file := cache_folder("calibrations") / f"{_digest(records)}.json").exists():
         return read_calibration(file)
     found = calibrate(records, fallback=shipped())
     found.save(file)

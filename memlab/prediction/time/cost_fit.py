@@ -92,8 +92,7 @@ def fit_costs(cases: Sequence[Case], shipped: Mapping[str, float] | None = None)
     while True:
         fitted = _representatives(kept)
         costs, slopes = _fit_in_rounds(fitted, names, costs)
-        weak = _undetermined(fitted, names, costs, slopes)
-        if not weak:
+        if not (weak := _undetermined(fitted, names, costs, slopes)):
             break
         names = [name for name in names if name not in weak]
         costs = _with_costs_of(costs, [name for name in NAMES if name not in names], fallback)
@@ -263,11 +262,10 @@ def _errors_of_left_out(
             for index, case in enumerate(cases)
             if case.family == family and not spends_time_on(case.config, case.traces, costs, unknown)
         ]
-        strong = [position for position, name in enumerate(names) if name not in weak]
-        weakly = [position for position, name in enumerate(names) if name in weak]
-        fixed = constants[rest] + slopes[rest][:, weakly] @ _values(fallback, names)[weakly]
-        kept = [names[position] for position in strong]
-        found = _solve(slopes[rest][:, strong], fixed, others, kept)
+        is_weak = np.isin(names, weak)
+        fixed = constants[rest] + slopes[rest][:, is_weak] @ _values(fallback, names)[is_weak]
+        kept = [name for name in names if name not in weak]
+        found = _solve(slopes[rest][:, ~is_weak], fixed, others, kept)
         solved = _with_costs_of(replace(costs, **dict(zip(kept, found.tolist(), strict=True))), weak, fallback)
         errors[own] = [cases[index].seconds for index in own] / _times([cases[index] for index in own], solved) - 1
     return errors.tolist(), determined_once

@@ -54,8 +54,7 @@ def known(plan: Plan, key: TraceKey) -> Trace | None:
 def known_exact(plan: Plan, key: TraceKey) -> Trace | None:
     """Return a trace with all micro-steps of the plan, read or interpolated; ``None`` if neither is possible."""
     folder = store.folder_of_exact(plan)
-    path = folder / key.file_name
-    if path.exists():
+    if (path := folder / key.file_name).exists():
         return store.load(path)
     others = store.traced(folder, key.rank)
     if len(others) >= CHECKED:
@@ -136,8 +135,7 @@ def next_tasks(plans: Iterable[Plan]) -> list[Task]:
     leaders: dict[Path, Plan] = {}  # tasks with the same plan share one start of the engine
     for plan in _deciding(plans):
         for key in keys(plan):
-            wanted = _to_trace(plan, key)
-            if wanted is None:
+            if (wanted := _to_trace(plan, key)) is None:
                 continue
             folder = store.folder_of_exact(wanted)
             chosen = [task.key for task in tasks.values() if task.path.parent == folder]

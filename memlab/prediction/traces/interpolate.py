@@ -75,8 +75,7 @@ class _Table:
     numbers: np.ndarray  # sizes of the requests, or the fields of their sums; then FLOPs and bytes of the work
 
     def at(self, micro: int, tokens: int) -> Trace | None:
-        numbers = _sizes_at(self.points, self.numbers, (micro, tokens))
-        if numbers is None:
+        if (numbers := _sizes_at(self.points, self.numbers, (micro, tokens))) is None:
             return None
         rest = iter(numbers.tolist())
         events = list(self.base.events)
@@ -93,8 +92,7 @@ def _table(usable: Sequence[Trace], minimum: int, of_one: bool) -> _Table | None
     A batch of one can differ from larger ones: a tensor that is contiguous anyway is not copied. So a trace of the
     same kind leads, and only traces with the same order of events are used.
     """
-    leader = next((trace for trace in usable if (trace.micro == 1) == of_one), None)
-    if leader is None:
+    if (leader := next((trace for trace in usable if (trace.micro == 1) == of_one), None)) is None:
         return None
     like = _skeleton(leader)
     chosen = _furthest_apart([trace for trace in usable if trace is leader or _skeleton(trace) == like])

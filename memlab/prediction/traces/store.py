@@ -36,8 +36,7 @@ def code_digest(folders: tuple[str, ...] = OF_PREDICTIONS) -> str:
     """
     files = [file for folder in folders for file in sorted((MEMLAB / folder).rglob("*.*"))]
     modules, tables = ([file.read_bytes() for file in files if file.suffix == suffix] for suffix in (".py", ".json"))
-    kept = cache_folder("code") / _digest([*modules, *tables])
-    if not kept.exists():
+    if not (kept := cache_folder("code") / _digest([*modules, *tables])).exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_whole(kept, _digest([*map(code_of, modules), *tables]).encode())
     return kept.read_text()

@@ -109,8 +109,7 @@ class CachingAllocator:
 
     def free(self, key: int, release_delay: int | None = None) -> None:
         """Free the block of ``key``. ``release_delay``: of this block, instead of the allocator's default."""
-        block = self._live.pop(key)
-        if block is None:
+        if (block := self._live.pop(key)) is None:
             return
         block.allocated = False
         self.allocated -= block.size
@@ -123,8 +122,7 @@ class CachingAllocator:
             self._give_back(block)
 
     def record_stream(self, key: int, stream: int) -> None:
-        block = self._live[key]
-        if block is not None and stream != block.pool.stream:
+        if (block := self._live[key]) is not None and stream != block.pool.stream:
             block.streams |= {stream}
 
     def synchronize(self, requests: int | None = None) -> None:
@@ -164,8 +162,7 @@ class CachingAllocator:
         an expandable segment."""
         place = self._places[key]
         around = (block for block in pool.free if block.address <= place and place + size <= block.address + block.size)
-        block = next(around, None)
-        if block is None:
+        if (block := next(around, None)) is None:
             return None
         pool.free.remove(block)
         if block.address < place:
@@ -174,8 +171,7 @@ class CachingAllocator:
         return block
 
     def _find_or_allocate(self, pool: Pool, size: int) -> Block | None:
-        block = self._best_fit(pool, size)
-        if block is not None:
+        if (block := self._best_fit(pool, size)) is not None:
             return block
         if self._collects:
             self._collect_garbage()
@@ -263,8 +259,7 @@ class CachingAllocator:
         if limit == Options.max_split_bytes:
             return False
         wanted = max(size, limit)
-        index = pool.free.first_at_least(wanted)
-        if index < len(pool.free):
+        if (index := pool.free.first_at_least(wanted)) < len(pool.free):
             self._release_segment(pool.free[index])
             return True
         released = 0

@@ -50,14 +50,12 @@ class RecordingAllocator(CachingAllocator):
         except OutOfMemory:
             self.actions.append(Action("oom", self.capacity - self.reserved, nbytes, stream))
             raise
-        block = self._live[key]
-        if block is not None:
+        if (block := self._live[key]) is not None:
             self.requested[block.address] = nbytes
             self._note("alloc", block, nbytes)
 
     def free(self, key: int, release_delay: int | None = None) -> None:
-        block = self._live[key]
-        if block is not None:
+        if (block := self._live[key]) is not None:
             self._note("free_requested", block, self.requested[block.address])
         super().free(key, release_delay)
 
@@ -66,14 +64,12 @@ class RecordingAllocator(CachingAllocator):
         super()._give_back(block)
 
     def _new_segment(self, pool: Pool, size: int) -> Block | None:
-        block = super()._new_segment(pool, size)
-        if block is not None and block.base is None:
+        if (block := super()._new_segment(pool, size)) is not None and block.base is None:
             self._note("segment_alloc", block, block.size)
         return block
 
     def _map(self, block: Block, nbytes: int) -> bool:
-        has_room = super()._map(block, nbytes)
-        if has_room:
+        if has_room := super()._map(block, nbytes):
             self._note("segment_map", block, nbytes)
         return has_room
 

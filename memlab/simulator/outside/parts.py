@@ -114,10 +114,9 @@ def _of_library(appearance: Appearance, seen: set[str], sizes: Sizes) -> list[tu
         is_first = HANDLE not in seen
         size = sizes.handle_in_forward if is_first else sizes.handle_in_backward
         return [(CUBLAS, "of the first thread" if is_first else "of a further thread", size.nbytes)]
-    if appearance.what == ATTENTION:
-        return [(KERNELS, ATTENTION, sizes.attention_forward.nbytes)]
-    if appearance.what == ATTENTION_BACKWARD:
-        return [(KERNELS, ATTENTION_BACKWARD, sizes.attention_backward.nbytes)]
+    attention = {ATTENTION: sizes.attention_forward, ATTENTION_BACKWARD: sizes.attention_backward}
+    if size := attention.get(appearance.what):
+        return [(KERNELS, appearance.what, size.nbytes)]
     if appearance.what == STREAM:
         return [] if seen & {STREAM, COMMUNICATOR} else [(KERNELS, STREAM, sizes.stream.nbytes)]
     return list(_of_nccl(appearance, seen, sizes))

@@ -179,10 +179,8 @@ def fixed_fields(item: Item) -> tuple[int, ...]:
     left out: it may depend on the batch, because views are counted. Views take no memory."""
     if isinstance(item, KernelLaunch):
         return item.modules, item.stream, item.precision, len(item.sizes)
-    if isinstance(item, Copy):
-        return item.modules, item.stream, item.blocking, item.route
-    if isinstance(item, Collective):
-        return item.modules, item.stream, item.kind, item.ranks
+    if isinstance(item, Copy | Collective):
+        return item[1:-1]  # without their bytes
     return (item.modules, len(item.sizes)) if isinstance(item, HostWork) else item[1:]
 
 
