@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from memlab.core.command_template import DEEPSPEED_JSON, IN_THE_JSON, effect, template, text_values, words_of
 from memlab.core.config import GROUPS, LIBRARIES, Config
 from memlab.files.conf_files import default_config
+from memlab.rules.rule import changed
 
 BY_MEMLAB = ("allocator", "training", "hardware", "measure", "predict", "sweep")
 """Groups that memlab itself carries out."""
@@ -47,15 +48,11 @@ def without_words(config: Config) -> list[str]:
 def _single_defaults(config: Config) -> Iterator[tuple[str, Any, Config]]:
     """Yield each key whose value is not the default, the default, and the configuration with it."""
     for choice in CHOICES:
-        values: Any = getattr(config, choice)
-        known: Any = getattr(default_config(), choice)
-        for name in (field.name for field in fields(values)):
-            key, default = f"{choice}.{name}", getattr(known, name)
+        values, known = getattr(config, choice), getattr(default_config(), choice)
+        for name in changed(values, defaults=known):
+            key = f"{choice}.{name}"
             together = {each: getattr(known, each) for each in TOGETHER.get(key, (name,))}
-            if getattr(values, name) != default:
-                changed: Any = {choice: replace(values, **together)}
-                yield key, default, replace(config, **changed)
+            yield key, getattr(known, name), replace(config, **{choice: replace(values, **together)})
     for name in (*LIBRARIES, "seed"):
         if getattr(config, name) != (default := getattr(default_config(), name)):
-            whole: Any = {name: default}
-            yield name, default, replace(config, **whole)
+            yield name, default, replace(config, **{name: default})

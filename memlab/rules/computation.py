@@ -1,12 +1,12 @@
 """Rules of how a step computes: checkpointing, precision, attention and the allocator."""
 
-from memlab.core.config import Checkpointing, Precision
-from memlab.rules.rule import Rule, changed
+from memlab.core.deepspeed_json import OF_DTYPE
+from memlab.rules.rule import Rule, changed, has_changed
 
 RULES = (
     # --- checkpointing
     Rule(
-        lambda c: bool(changed(c.checkpointing, Checkpointing(), but=("enabled", "reentrant"))),
+        lambda c: changed(c.checkpointing, but=("enabled", "reentrant")),
         "DeepSpeed's activation_checkpointing keys configure deepspeed.checkpointing, which transformers never calls",
         "checkpointing=full, and for reentrant checkpoints checkpointing.reentrant=true",
     ),
@@ -22,23 +22,12 @@ RULES = (
         "precision=bf16",
     ),
     Rule(
-        lambda c: (
-            c.precision.dtype != "bf16"
-            and bool(
-                c.precision.bf16_master_weights_and_grads
-                or c.precision.bf16_optimizer_states
-                or c.precision.immediate_grad_update
-            )
-        ),
+        lambda c: c.precision.dtype != "bf16" and has_changed(c.precision, *OF_DTYPE["bf16"]),
         "the bf16_* values and immediate_grad_update belong to bf16 training",
         "precision=bf16",
     ),
     Rule(
-        lambda c: (
-            c.precision.dtype != "fp16"
-            and (c.precision.loss_scale, c.precision.initial_scale_power)
-            != (Precision().loss_scale, Precision().initial_scale_power)
-        ),
+        lambda c: c.precision.dtype != "fp16" and has_changed(c.precision, *OF_DTYPE["fp16"]),
         "only fp16 training scales its loss",
         "precision=fp16, or leave the loss scale out",
     ),

@@ -37,8 +37,7 @@ def beyond_gpus(config: Config, machine: Machine) -> Iterator[str]:
 def beyond_packages(config: Config, machine: Machine) -> Iterator[str]:
     """Yield a reason for each package and library that the configuration needs and that is not installed."""
     flash = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
-    package = flash.get(config.attention.implementation)
-    yield from _missing(machine, package, "install it, or choose another option")
+    yield from _missing(machine, flash.get(config.attention.implementation), "install it, or choose another option")
     yield from missing_extras(config, machine)
     if "nvme" in (config.offload.optimizer, config.offload.param) and not machine.has_library("aio"):
         yield "DeepSpeed's NVMe offload needs libaio; instead: install it (Debian: libaio-dev), or offload=all"

@@ -1,7 +1,10 @@
 """Rules of the model and its data: adapters, kernels, weights, position embeddings."""
 
-from memlab.core.config import Adapter, Config
-from memlab.rules.rule import Rule, changed
+from math import inf
+from typing import Any
+
+from memlab.core.config import Config
+from memlab.rules.rule import Rule, changed, has_changed
 
 LIGER_FAMILIES: tuple[str, ...] = (
     # Source: MODEL_TYPE_TO_APPLY_LIGER_FN in liger_kernel/transformers/monkey_patch.py of liger-kernel 0.8.5, language
@@ -14,28 +17,19 @@ LIGER_FAMILIES: tuple[str, ...] = (
 """Values of ``model_type`` for which liger-kernel has kernels."""
 
 
-def _model_type(config: Config) -> str | None:
-    """Return transformers' name of the model family; ``None`` if only the model's own config.json has it."""
-    return (config.model.config | config.model.overrides).get("model_type")
-
-
-def _learned_positions(config: Config) -> float:
-    """Return the number of learned position embeddings of a GPT-2 model; infinity for any other model."""
-    model = config.model.config | config.model.overrides
-    return model.get("n_positions", float("inf")) if _model_type(config) == "gpt2" else float("inf")
+def _known(config: Config) -> dict[str, Any]:
+    """Return the Hugging Face configuration as far as it is known: without what only the model's config.json has."""
+    return config.model.config | config.model.overrides
 
 
 RULES = (
     Rule(
-        lambda c: c.adapter.method == "none" and bool(changed(c.adapter, Adapter(), but=("method",))),
+        lambda c: c.adapter.method == "none" and changed(c.adapter, but=("method",)),
         "all weights are trained, so the other adapter.* values have no effect",
         "adapter=lora or adapter=qlora, or leave the other adapter.* values out",
     ),
     Rule(
-        lambda c: (
-            c.adapter.method == "lora"
-            and bool(set(changed(c.adapter, Adapter())) & {"quant_type", "double_quant", "quant_storage"})
-        ),
+        lambda c: c.adapter.method == "lora" and has_changed(c.adapter, "quant_type", "double_quant", "quant_storage"),
         "adapter.quant_type, adapter.double_quant and adapter.quant_storage belong to weights in 4 bits",
         "adapter=qlora, or leave them out",
     ),
@@ -45,7 +39,7 @@ RULES = (
         "kernels=none",
     ),
     Rule(
-        lambda c: c.kernels.implementation == "liger" and _model_type(c) not in (None, *LIGER_FAMILIES),
+        lambda c: c.kernels.implementation == "liger" and _known(c).get("model_type") not in (None, *LIGER_FAMILIES),
         "liger-kernel has no kernels for this model's family and would leave it as it is",
         "kernels=none, or a model of another family (llama, mistral, qwen2, qwen3, gemma2, phi3, ...)",
     ),
@@ -60,7 +54,7 @@ RULES = (
         "model.weights=random, or another model",
     ),
     Rule(
-        lambda c: c.seq_len.tokens > _learned_positions(c),
+        lambda c: _known(c).get("model_type") == "gpt2" and c.seq_len.tokens > _known(c).get("n_positions", inf),
         "the model has learned position embeddings for fewer tokens than seq_len.tokens",
         "a shorter seq_len, or model.overrides.n_positions=<tokens>",
     ),

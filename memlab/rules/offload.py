@@ -2,25 +2,21 @@
 
 from collections.abc import Iterator
 
-from memlab.core.config import Config, Offload, ZeroStage
+from memlab.core.config import Config
 from memlab.core.deepspeed_json import applies
-from memlab.rules.rule import Rule, changed
+from memlab.rules.rule import Rule, changed, has_changed
 
 
 def zero_keys_without_effect(config: Config) -> Iterator[str]:
     """Yield a reason for each changed key of ``zero_optimization`` that DeepSpeed does not read at this stage."""
     stage = config.zero_stage.stage
-    for key in changed(config.zero_stage, ZeroStage(), but=("stage",)):
+    for key in changed(config.zero_stage, but=("stage",)):
         if not applies(key, stage):
             yield f"DeepSpeed does not read zero_stage.{key} at ZeRO stage {stage}; instead: leave it out"
 
 
 def _is_offloaded(config: Config, *places: str) -> bool:
     return bool({config.offload.optimizer, config.offload.param} & set(places or ("cpu", "nvme")))
-
-
-def _differ(values: Offload, *names: str) -> bool:
-    return bool(set(names) & set(changed(values, Offload())))
 
 
 RULES = (
@@ -35,12 +31,12 @@ RULES = (
         "zero_stage=zero1 or higher, or offload=none",
     ),
     Rule(
-        lambda c: "nvme" in (c.offload.optimizer, c.offload.param) and c.zero_stage.stage < 3,
+        lambda c: _is_offloaded(c, "nvme") and c.zero_stage.stage < 3,
         "NVMe offload exists at ZeRO stage 3 only",
         "zero_stage=zero3, or offload=optimizer",
     ),
     Rule(
-        lambda c: "nvme" in (c.offload.optimizer, c.offload.param) and not c.offload.nvme_path,
+        lambda c: _is_offloaded(c, "nvme") and not c.offload.nvme_path,
         "NVMe offload needs a folder on the NVMe device",
         "offload.nvme_path=<folder>",
     ),
@@ -55,10 +51,7 @@ RULES = (
         "zero_stage=zero3 offload=optimizer, or offload.super_offload=false",
     ),
     Rule(
-        lambda c: (
-            (c.offload.optimizer, c.offload.param) == ("none", "none")
-            and bool(changed(c.offload, Offload(), but=("ratio", "super_offload")))
-        ),
+        lambda c: not _is_offloaded(c) and changed(c.offload, but=("ratio", "super_offload")),
         "nothing is offloaded, so the other offload.* values have no effect",
         "offload=optimizer, or leave the other offload.* values out",
     ),
@@ -72,7 +65,7 @@ RULES = (
         lambda c: (
             _is_offloaded(c)
             and c.offload.optimizer != "nvme"
-            and _differ(c.offload, "pipeline_read", "pipeline_write", "optimizer_buffer_count")
+            and has_changed(c.offload, "pipeline_read", "pipeline_write", "optimizer_buffer_count")
         ),
         "pipeline_read, pipeline_write and optimizer_buffer_count belong to an optimizer on NVMe",
         "offload=optimizer_nvme, or leave them out",
@@ -81,7 +74,7 @@ RULES = (
         lambda c: (
             _is_offloaded(c)
             and c.offload.param != "nvme"
-            and _differ(c.offload, "param_buffer_count", "param_buffer_size", "max_in_cpu")
+            and has_changed(c.offload, "param_buffer_count", "param_buffer_size", "max_in_cpu")
         ),
         "param_buffer_count, param_buffer_size and max_in_cpu belong to parameters on NVMe",
         "offload=all_nvme, or leave them out",
@@ -92,12 +85,12 @@ RULES = (
         "offload=all_nvme, or offload.fast_init=false",
     ),
     Rule(
-        lambda c: _is_offloaded(c) and not c.offload.super_offload and _differ(c.offload, "cpuadam_cores_perc"),
+        lambda c: _is_offloaded(c) and not c.offload.super_offload and has_changed(c.offload, "cpuadam_cores_perc"),
         "offload.cpuadam_cores_perc belongs to super_offload",
         "offload.super_offload=true, or leave offload.cpuadam_cores_perc out",
     ),
     Rule(
-        lambda c: bool(c.zero_stage.zenflow) and c.offload.optimizer != "cpu",
+        lambda c: c.zero_stage.zenflow and c.offload.optimizer != "cpu",
         "ZenFlow overlaps an optimizer that is offloaded to the CPU",
         "offload=optimizer, or leave zero_stage.zenflow out",
     ),

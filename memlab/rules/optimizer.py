@@ -1,10 +1,8 @@
 """Rules of optimizers, of DeepSpeed's and of transformers'."""
 
-from collections.abc import Collection
-
-from memlab.core.config import Config, Optimizer
+from memlab.core.config import Config
 from memlab.core.optimizers import FUSED_WITH_BACKWARD, LOW_RANK, OTHER_DEVICES, package_of, taken
-from memlab.rules.rule import Rule, changed
+from memlab.rules.rule import Rule, has_changed
 
 
 def optimizer_package(config: Config) -> str | None:
@@ -12,15 +10,9 @@ def optimizer_package(config: Config) -> str | None:
     return package_of(config.optimizer.source, config.optimizer.name)
 
 
-def _optimizer_is(config: Config, source: str, names: Collection[str]) -> bool:
+def _optimizer_is(config: Config, source: str, *names: str) -> bool:
     name = config.optimizer.name.lower() if source == "deepspeed" else config.optimizer.name
     return config.optimizer.source == source and name in names
-
-
-def _not_taken(optimizer: Optimizer) -> list[str]:
-    """List the hyperparameters that are set but that the optimizer of this name is not given."""
-    unused = {"betas", "eps"} - set(taken(optimizer.source, optimizer.name))
-    return [name for name in changed(optimizer, Optimizer()) if name in unused]
 
 
 RULES = (
@@ -35,17 +27,17 @@ RULES = (
         "optimizer=adamw, or offload=none",
     ),
     Rule(
-        lambda c: _optimizer_is(c, "transformers", OTHER_DEVICES),
+        lambda c: _optimizer_is(c, "transformers", *OTHER_DEVICES),
         "this optimizer is for TPUs or Ascend NPUs",
         "optimizer=adamw_torch",
     ),
     Rule(
-        lambda c: _optimizer_is(c, "transformers", LOW_RANK),
+        lambda c: _optimizer_is(c, "transformers", *LOW_RANK),
         "GaLore and APOLLO project the gradients of whole matrices, and DeepSpeed gives its optimizers flat shards",
         "optimizer=adafactor, or adapter=lora",
     ),
     Rule(
-        lambda c: _optimizer_is(c, "transformers", FUSED_WITH_BACKWARD),
+        lambda c: _optimizer_is(c, "transformers", *FUSED_WITH_BACKWARD),
         "LOMO updates the weights in a backward pass of its own, and under DeepSpeed the engine's own runs",
         "optimizer=sgd, or optimizer=adafactor",
     ),
@@ -55,7 +47,7 @@ RULES = (
         "zero_stage=zero1 or higher, or optimizer=adamw_torch",
     ),
     Rule(
-        lambda c: _optimizer_is(c, "transformers", ("adagrad",)) and c.zero_stage.stage > 0,
+        lambda c: _optimizer_is(c, "transformers", "adagrad") and c.zero_stage.stage > 0,
         "transformers gives Adagrad two parameter groups, and DeepSpeed's ZeRO makes it again with one",
         "optimizer.source=deepspeed optimizer.name=adagrad",
     ),
@@ -65,34 +57,34 @@ RULES = (
         "optimizer.source=deepspeed optimizer.name=adagrad zero_stage=zero1, or precision=fp32",
     ),
     Rule(
-        lambda c: _optimizer_is(c, "deepspeed", ("muadam", "muadamw", "musgd")),
+        lambda c: _optimizer_is(c, "deepspeed", "muadam", "muadamw", "musgd"),
         "mup's optimizers need the base shapes of a mup model, which no model of transformers has",
         "optimizer=adamw",
     ),
     Rule(
-        lambda c: _optimizer_is(c, "deepspeed", ("lamb",)) and c.zero_stage.stage > 0,
+        lambda c: _optimizer_is(c, "deepspeed", "lamb") and c.zero_stage.stage > 0,
         "LAMB scales the update of each whole tensor, so DeepSpeed does not run it on ZeRO's shards",
         "zero_stage=zero0, or optimizer=adamw",
     ),
     Rule(
-        lambda c: _optimizer_is(c, "deepspeed", ("lamb",)) and c.hardware.device == "cpu",
+        lambda c: _optimizer_is(c, "deepspeed", "lamb") and c.hardware.device == "cpu",
         "DeepSpeed's LAMB is a CUDA kernel",
         "optimizer=adamw",
     ),
     Rule(
         lambda c: (
-            _optimizer_is(c, "deepspeed", ("lion",)) and c.hardware.device == "cpu" and c.offload.optimizer == "none"
+            _optimizer_is(c, "deepspeed", "lion") and c.hardware.device == "cpu" and c.offload.optimizer == "none"
         ),
         "DeepSpeed's Lion is a CUDA kernel, and a CPU kernel where it is offloaded",
         "offload=optimizer, or optimizer=adamw",
     ),
     Rule(
-        lambda c: _optimizer_is(c, "deepspeed", ("muon",)) and c.zero_stage.stage == 3 and c.zero_stage.reduce_scatter,
+        lambda c: _optimizer_is(c, "deepspeed", "muon") and c.zero_stage.stage == 3 and c.zero_stage.reduce_scatter,
         "DeepSpeed's Muon needs whole gradients, which ZeRO stage 3 has only without reduce-scatter",
         "zero_stage.reduce_scatter=false, or zero_stage=zero2",
     ),
     Rule(
-        lambda c: bool(_not_taken(c.optimizer)),
+        lambda c: has_changed(c.optimizer, *({"betas", "eps"} - set(taken(c.optimizer.source, c.optimizer.name)))),
         "this optimizer takes no optimizer.eps (Lion), no optimizer.betas (Adagrad) or neither (SGD, Adafactor)",
         "leave it out",
     ),

@@ -1,6 +1,5 @@
 """A rule of unsupported combinations: when it matches, why, and what to use instead."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +9,20 @@ from memlab.core.config import Config
 
 @dataclass(frozen=True)
 class Rule:
-    when: Callable[[Config], bool]
+    when: Callable[[Config], object]  # the rule matches if the result is true
     why: str
     instead: str
 
 
-def changed(values: Any, defaults: Any, but: tuple[str, ...] = ()) -> list[str]:
-    """List the fields whose values differ from the defaults, except the fields in ``but``."""
-    names = [field.name for field in dataclasses.fields(values) if field.name not in but]
-    return [name for name in names if getattr(values, name) != getattr(defaults, name)]
+def changed(values: Any, but: tuple[str, ...] = (), defaults: Any = None) -> list[str]:
+    """List the fields of a group whose values differ from ``defaults``, except the fields in ``but``.
+
+    ``defaults``: by default those of the group's type.
+    """
+    usual = vars(defaults or type(values)())
+    return [name for name, value in vars(values).items() if name not in but and value != usual[name]]
+
+
+def has_changed(values: Any, *names: str) -> bool:
+    """Whether one of these fields of a group differs from its default."""
+    return not set(names).isdisjoint(changed(values))
