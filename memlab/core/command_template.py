@@ -19,7 +19,7 @@ from typing import Any
 from memlab.core.config import ALL_LEVELS, Config, flat, to_dict, with_own_names
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, nearest
-from memlab.core.plan import NOT_MEASURED, training_arguments
+from memlab.core.plan import ALLOCATOR_VARIABLES, NOT_MEASURED, training_arguments
 
 DEEPSPEED_JSON, RUN_DIR, PORT = "deepspeed_json", "run_dir", "master_port"
 DATA_DIR, PAIRS_DIR = "data_dir", "pairs_dir"
@@ -33,8 +33,6 @@ NOT_IN_THE_WORDS = ("output_dir", "deepspeed", "remove_unused_columns")
 """Arguments of memlab's own training alone: its folder, its file, and its data without other columns."""
 
 BRACES = "A brace of your own is written twice: {{ or }}."
-
-ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 BY_MEMLAB = ("measure.warmup", "measure.steps", "measure.repeat", "hardware.gpus")
 """Keys that take effect without a place: memlab counts the steps, and gives the command its GPUs."""

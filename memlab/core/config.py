@@ -104,7 +104,8 @@ def from_dict(values: dict[str, Any], prefix: str = "", strict: bool = True) -> 
     _check_adapter(config.adapter)
     if config.allocator.conf != MISSING:
         allocator_conf.read(config.allocator.conf)
-    _check_folder("name", config.name)
+    if config.name is not None and {"", ".", ".."} & set(config.name.split("/")):
+        raise ConfigError(f"'name' names a folder under outputs/ and cannot lead elsewhere, as '{config.name}' does.")
     return config
 
 
@@ -187,13 +188,6 @@ def _check_adapter(adapter: Adapter) -> None:
         raise ConfigError(
             f"'adapter.target_modules' is [all-linear], or a list of names of linear layers, not {targets!r}."
         )
-
-
-def _check_folder(key: str, name: str | None) -> None:
-    """Check that ``name`` names a folder under outputs/ and does not lead out of outputs/."""
-    parts = [] if name is None else name.split("/")
-    if {"", ".", ".."} & set(parts):
-        raise ConfigError(f"'{key}' names a folder under outputs/ and cannot lead elsewhere, as '{name}' does.")
 
 
 def _build(schema: type, values: dict[str, Any], path: str, strict: bool) -> Any:

@@ -77,13 +77,8 @@ ARGUMENTS_OF_OPTIMIZER = ("lr", "betas", "eps", "weight_decay")
 
 def _optimizer_params(config: Config) -> dict[str, Any]:
     """Return the keyword arguments of DeepSpeed's optimizer, only those that it accepts."""
-    optimizer, name = config.optimizer, config.optimizer.name.lower()
-    given = {"betas": list(optimizer.betas), "eps": optimizer.eps}
-    params = {
-        "lr": optimizer.lr,
-        **{key: given[key] for key in DEEPSPEED[name]},
-        "weight_decay": optimizer.weight_decay,
-    }
+    values, name = asdict(config.optimizer), config.optimizer.name.lower()
+    params = {key: values[key] for key in ("lr", *DEEPSPEED[name], "weight_decay")}
     if config.hardware.device == "cpu" and name in TORCH_ADAM:
         params["torch_adam"] = True
     return params

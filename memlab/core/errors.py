@@ -63,8 +63,7 @@ def nearest(word: str, candidates: Iterable[str], above: str = "") -> str:
     longer = [candidate for candidate in candidates if word and candidate.startswith(word)]
     shortest = [each for each in longer if not any(each != other and each.startswith(other) for other in longer)]
     same_letters = [each for each in candidates if sorted(each) == sorted(word)]  # modle: model, not mode
-    close = shortest or same_letters or get_close_matches(word, candidates, n=1, cutoff=0.5)
-    if close:
+    if close := shortest or same_letters or get_close_matches(word, candidates, n=1, cutoff=0.5):
         return f"Did you mean {' or '.join(repr(above + each) for each in close)}?"
     return f"Choose one of: {', '.join(candidates)}."
 

@@ -93,18 +93,12 @@ def _hash_without(config: Config, keys: Iterable[str]) -> str:
     known = flat(values)
     later = [group for group in LATER_GROUPS if getattr(config, group) == getattr(Config(), group)]
     later += [key for key, absent in LATER_KEYS.items() if known.get(key) == absent]
-    identity = _with_price_of_node(without(values, [*keys, *later]), config)
+    identity = without(values, [*keys, *later])
+    if "usd_per_gpu_hour" in (hardware := identity.get("hardware", {})):
+        # Older memlab hashed the price of a node in the place of the price of a GPU, and names stay the same.
+        price = hardware.pop("usd_per_gpu_hour")
+        hardware["usd_per_hour"] = None if price is None else round(price * config.hardware.gpus, 9)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _with_price_of_node(identity: dict[str, Any], config: Config) -> dict[str, Any]:
-    """Put the price of a node in the place of the price of a GPU: older memlab hashed it, so names stay the same."""
-    hardware = dict(identity.get("hardware", {}))
-    if "usd_per_gpu_hour" not in hardware:
-        return identity
-    price = hardware.pop("usd_per_gpu_hour")
-    hardware["usd_per_hour"] = None if price is None else round(price * config.hardware.gpus, 9)
-    return {**identity, "hardware": hardware}
 
 
 def _slug(config: Config, unknown: Collection[str]) -> str:
@@ -132,8 +126,7 @@ def _slug(config: Config, unknown: Collection[str]) -> str:
         "mode": "predicted" if config.mode == "predict" else "none",
     }
     known = [part for key, part in parts.items() if not {key, key.partition(".")[0]} & set(unknown)]
-    words = [re.sub(r"[^A-Za-z0-9_.]+", "_", part) for part in known if part not in UNREMARKABLE]
-    return "-".join(words)[:150]
+    return "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", part) for part in known if part not in UNREMARKABLE)[:150]
 
 
 def _offload_word(offload: Offload) -> str:
@@ -235,13 +228,15 @@ def training_arguments(config: Config) -> dict[str, Any]:
     return merged(arguments, config.training_args)
 
 
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""torch's two names of one variable: the second is documented, but some releases read some options from the first."""
+
+
 def environment(config: Config) -> dict[str, str]:
     """Return the environment variables of the ranks. They must be set before torch is imported."""
     variables = {"DS_ACCELERATOR": config.hardware.device, "TOKENIZERS_PARALLELISM": "false"}
     if config.allocator.conf:
-        # torch has two names for it: the second is documented, but some releases read some options from the first.
-        variables["PYTORCH_CUDA_ALLOC_CONF"] = config.allocator.conf
-        variables["PYTORCH_ALLOC_CONF"] = config.allocator.conf
+        variables |= dict.fromkeys(ALLOCATOR_VARIABLES, config.allocator.conf)
     if not needs_hub(config):
         variables["HF_HUB_OFFLINE"] = "1"
     return variables
@@ -249,6 +244,5 @@ def environment(config: Config) -> dict[str, str]:
 
 def needs_hub(config: Config) -> bool:
     """Whether the run may ask the Hugging Face hub for a configuration, weights, a tokenizer or a data set."""
-    model_from_hub = config.model.weights == "pretrained" or not config.model.config
-    tokenizer_from_hub = config.data.source in ("guanaco", "jsonl")
-    return model_from_hub or tokenizer_from_hub
+    has_tokenizer = config.data.source not in ("guanaco", "jsonl")
+    return config.model.weights == "pretrained" or not config.model.config or not has_tokenizer

@@ -41,10 +41,11 @@ def summarise(
         if values := [rank[key] for rank in ranks if rank.get(key) is not None]:
             largest = max(values)
             summary[key] = {"max": largest, "mean": mean(values), "min": min(values)} if key in BYTES else largest
-    summary |= _parameters(ranks)
-    summary |= _loss(ranks)
-    seconds = slowest(ranks, "step_seconds")
-    if seconds and min(seconds) > 0:
+    summary |= _known(ranks, "parameters", "trainable_parameters", "model_flops_per_step")
+    if losses := _first(ranks, "losses"):
+        summary |= {"first_loss": losses[0], "last_loss": losses[-1]}
+    summary |= _known(ranks, "skipped_steps")
+    if (seconds := slowest(ranks, "step_seconds")) and min(seconds) > 0:
         summary |= _speed(config, ranks, seconds, work)
     if total_s is not None and config.hardware.total_usd_per_hour is not None:
         summary["usd"] = total_s / 3600 * config.hardware.total_usd_per_hour
@@ -103,11 +104,9 @@ def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]
         "tokens_per_second": tokens_per_second,
         "tokens_per_second_per_gpu": None if tokens_per_second is None else tokens_per_second / world_size,
     }
-    flops = _first(ranks, "model_flops_per_step")
-    peak = peak_flops(config)
-    if flops:
+    if flops := _first(ranks, "model_flops_per_step"):
         speed["model_flops_per_second_per_gpu"] = flops / step
-        if peak:
+        if peak := peak_flops(config):
             speed["model_flops_utilization"] = flops / step / peak
     if config.hardware.total_usd_per_hour is not None and work.tokens:
         speed["usd_per_million_tokens"] = config.hardware.total_usd_per_hour / 3600 * usual / work.tokens * 1e6
@@ -124,15 +123,8 @@ def peak_flops(config: Config) -> float | None:
     return tflops * 1e12 if tflops else None
 
 
-def _loss(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    losses = _first(ranks, "losses")
-    skipped = _first(ranks, "skipped_steps")
-    figures = {"first_loss": losses[0], "last_loss": losses[-1]} if losses else {}
-    return figures if skipped is None else {**figures, "skipped_steps": skipped}
-
-
-def _parameters(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    keys = ("parameters", "trainable_parameters", "model_flops_per_step")
+def _known(ranks: Sequence[dict[str, Any]], *keys: str) -> dict[str, Any]:
+    """Return these figures, which are the same for all ranks, without those that no rank has."""
     return {key: value for key in keys if (value := _first(ranks, key)) is not None}
 
 

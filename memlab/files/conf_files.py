@@ -183,8 +183,7 @@ def _needs_hydra(value: Any) -> bool:
 
 def config_of(choices: dict[str, str], values: dict[str, Any]) -> Config:
     """Build the configuration of these options (group -> option), then set these values (dotted key -> value)."""
-    unknown = sorted(set(choices) - set(GROUPS))
-    if unknown:
+    if unknown := sorted(set(choices) - set(GROUPS)):
         raise ConfigError(f"Unknown config group '{unknown[0]}'. {nearest(unknown[0], GROUPS)}")
     composed: dict[str, Any] = {group: dict(option_values(group, option)) for group, option in choices.items()}
     for dotted, value in values.items():

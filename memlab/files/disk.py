@@ -20,21 +20,15 @@ from memlab.core.sizes import MIB
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
-_NOT_ALLOWED = "choose a place that you may read and write"
-_NO_FOLDER = "part of the path is a file, not a folder: choose another path, or move the file"
-_FULL = "free some space, then run the same command again"
-
 WHAT_TO_DO: dict[int | None, str] = {
-    errno.EACCES: _NOT_ALLOWED,
-    errno.EPERM: _NOT_ALLOWED,
-    errno.EROFS: _NOT_ALLOWED,
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a place that you may read and write"),
+    **dict.fromkeys(
+        (errno.EEXIST, errno.ENOTDIR), "part of the path is a file, not a folder: choose another path, or move the file"
+    ),
+    **dict.fromkeys(DISK_FULL, "free some space, then run the same command again"),
     errno.ENOENT: "correct the path, or make its folder first",
-    errno.EEXIST: _NO_FOLDER,
-    errno.ENOTDIR: _NO_FOLDER,
     errno.EISDIR: "name a file, not a folder",
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
 }
 
 SHOWN_CHARACTERS = 200

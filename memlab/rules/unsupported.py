@@ -29,14 +29,10 @@ def unsupported(config: Config, machine: Machine | None) -> list[str]:
         in_json = _broken(config, offload.RULES) if DEEPSPEED_JSON in template(config).places else []
         return [*in_json, *without_words(config), *(beyond_gpus(config, machine) if machine else ())]
     reasons = _broken(config, RULES)
-    if machine is None:
-        return reasons
-    return [
-        *reasons,
-        *beyond_gpus(config, machine),
-        *beyond_packages(config, machine),
-        *beyond_nodes(config, machine),
-    ]
+    if machine is not None:
+        for beyond in (beyond_gpus, beyond_packages, beyond_nodes):
+            reasons += beyond(config, machine)
+    return reasons
 
 
 def _broken(config: Config, rules: Sequence[Rule]) -> list[str]:
