@@ -22,21 +22,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 def described(found: Calibration) -> str:
     """Return the costs and the errors of a calibration as text, a line each."""
-    lines = [f"{found.gpu}: {len(found.records)} records of {len(found.errors_by_family)} configurations"]
-    costs = asdict(found.costs)
+    costs, errors = asdict(found.costs), found.errors_by_family
     width = max(map(len, costs))
-    for name, value in costs.items():
-        note = "(not determined: at its bound)" if name in found.undetermined else ""
-        note = "(not determined: as it ships)" if name in found.from_shipped else note
-        note = "(one configuration alone determines it)" if name in found.determined_once else note
-        lines.append(f"  {name:{width}} {value:<10.4g} {note}".rstrip())
-    lines.append(
+    notes = {
+        **dict.fromkeys(found.undetermined, "(not determined: at its bound)"),
+        **dict.fromkeys(found.from_shipped, "(not determined: as it ships)"),
+        **dict.fromkeys(found.determined_once, "(one configuration alone determines it)"),
+    }
+    lines = [
+        f"{found.gpu}: {len(found.records)} records of {len(errors)} configurations",
+        *(f"  {name:{width}} {value:<10.4g} {notes.get(name, '')}".rstrip() for name, value in costs.items()),
         f"  error, of configurations that the fit had not seen: median {found.error['median']:.1%}, "
-        f"90th percentile {found.error['p90']:.1%}"
-    )
-    for name, error in found.errors_by_family.items():
-        lines.append(f"  {'not judged' if error is None else f'{error:+10.1%}'}  {name}")
-    lines += [f"  left out: {name}" for name in found.left_out]
+        f"90th percentile {found.error['p90']:.1%}",
+        *(f"  {'not judged' if error is None else f'{error:+10.1%}'}  {name}" for name, error in errors.items()),
+        *(f"  left out: {name}" for name in found.left_out),
+    ]
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from memlab.cli.commands.shared_arguments import output_file
 from memlab.cli.main import guarded
 
 
@@ -16,3 +17,9 @@ def start(
     parser = argparse.ArgumentParser(description=description)
     add_arguments(parser)
     sys.exit(guarded(lambda: run(parser.parse_args())))
+
+
+def add_page(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of a program that writes a page."""
+    help = "file for the page (default: print it)"
+    parser.add_argument("--output", "-o", type=output_file, metavar="FILE", help=help)

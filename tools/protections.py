@@ -46,13 +46,12 @@ def _figures(record: Record) -> dict[str, Any]:
         for rank in record.ranks
         for name, values in {"": rank, **rank["phases"]}.items()
     }
-    figures = {
+    return {"status": record.status} | {
         f"{place} {key}": value
         for place, values in places.items()
         for key, value in values.items()
         if key.endswith("_bytes") and any(name in key for name in FIGURES)
     }
-    return {"status": record.status, **figures}
 
 
 if __name__ == "__main__":

@@ -11,14 +11,15 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memlab.cli.commands.shared_arguments import output_file
+from memlab.core.config import Config
+from memlab.core.config_experiment import Training
 from memlab.files.disk import write_output
 from memlab.simulator.constants import GPU_MODELS
 from memlab.simulator.rank import cuda, native, shapes, stand_ins
 from memlab.simulator.rank.fake_results import has_fake
 from memlab.simulator.rank.recorder import WITH_INDICES, Recorder, is_made_of_others
 from memlab.simulator.trace.trace_format import Trace
-from tools.program import start
+from tools.program import add_page, start
 
 _DEVICES = re.compile("mkldnn|mps|miopen|xpu|quantized|_test_|foobar")
 """Operators of other devices and of tests."""
@@ -26,16 +27,10 @@ _DEVICES = re.compile("mkldnn|mps|miopen|xpu|quantized|_test_|foobar")
 _BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--output", "-o", type=output_file, metavar="FILE", help="file for the page (default: print it)"
-    )
-
-
 def document() -> str:
     """Write the page as Markdown. The stand-ins change torch in this process."""
     recorder, of_torch = Recorder(Trace(0, 1), FakeTensorMode()), set(op_implementations_dict)
-    stand_ins.install(recorder, GPU_MODELS["H200"])
+    stand_ins.install(recorder, Config(training=Training(loop="command")), GPU_MODELS["H200"])
     operators = [each for each in _operators() if each._schema.returns]
     answered = shapes.FROM_VALUES | WITH_INDICES | recorder.answers.keys() | (op_implementations_dict.keys() - of_torch)
     own = [each for each in operators if each not in answered and not is_made_of_others(each)]
@@ -76,14 +71,8 @@ def _functions() -> list[str]:
 
 def _callers(functions: Iterable[str]) -> Iterator[str]:
     called = re.compile(rf"\.({'|'.join(functions)})\(")
-    for module in (
-        torch.cuda,
-        torch.cuda.memory,
-        torch.cuda.nccl,
-        torch.cuda.gds,
-        torch.cuda.graphs,
-        torch.cuda.tunable,
-    ):
+    modules = (torch.cuda, torch.cuda.memory, torch.cuda.nccl, torch.cuda.gds, torch.cuda.graphs, torch.cuda.tunable)
+    for module in modules:
         for name, value in sorted(vars(module).items()):
             own = inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
             if own and called.search(inspect.getsource(value)):
@@ -118,4 +107,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    start(add_arguments, run, __doc__)
+    start(add_page, run, __doc__)

@@ -27,8 +27,7 @@ def report_bug(error: Exception) -> None:
 
 def _logged(trace: str) -> str:
     """Write the log to a new file that only this user can read. Return its path, or why it could not be written."""
-    command = redact(shlex.join(sys.argv))
-    facts = f"memlab {memlab.__version__}, Python {sys.version}\n{command}\n\n"
+    facts = f"memlab {memlab.__version__}, Python {sys.version}\n{redact(shlex.join(sys.argv))}\n\n"
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="memlab-", suffix=".log", delete=False, encoding="utf-8", errors="backslashreplace"

@@ -55,10 +55,9 @@ def register() -> None:
     for free in FREE_DICTS:  # any key is valid in these, without a '+'
         OmegaConf.set_struct(OmegaConf.select(schema, free), False)
     ConfigStore.instance().store(name="schema", node=schema, provider="memlab")
-    OmegaConf.register_new_resolver("local", local, replace=True)
-    OmegaConf.register_new_resolver("price", _price, replace=True)
-    OmegaConf.register_new_resolver("run_id", _run_id, replace=True)
-    OmegaConf.register_new_resolver("otherwise", _otherwise, replace=True)
+    resolvers = {"local": local, "price": _price, "run_id": _run_id, "otherwise": _otherwise}
+    for name, resolver in resolvers.items():
+        OmegaConf.register_new_resolver(name, resolver, replace=True)
 
 
 def compose_config(overrides: Sequence[str], config_dir: str | None = None) -> tuple[Config, dict[str, str]]:
@@ -118,9 +117,8 @@ def resolve(composed: DictConfig) -> Config:
     """Convert what Hydra composed into a typed configuration."""
     values: dict[str, Any] = {}
     try:
-        for key in composed:
+        for key, value in composed.items():
             if key != "hydra":
-                value = composed[key]
                 values[str(key)] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     except OmegaConfBaseException as error:
         raise as_one_line(error) from error

@@ -33,8 +33,7 @@ from memlab.planner.command_sweep import CommandPredictions
 from memlab.planner.quote import Quote, quote
 from memlab.planner.training_sweep import TrainingPredictions
 from memlab.prediction.fit_outside import check_sizes
-from memlab.prediction.time.calibrate import check_calibrations
-from memlab.prediction.time.calibrate import resolve as calibrations_of
+from memlab.prediction.time import calibrate
 from memlab.prediction.time.step_time import OWN_PYTHON, why_not_calibrated
 from memlab.report.details_text import show_answer
 from memlab.report.plan_text import PlanProgress
@@ -158,7 +157,7 @@ def check_inputs(configs: Sequence[Config]) -> None:
     if any(config.sweep.search != "none" and config.training.loop == "memlab" for config in predicted):
         raise ConfigError("A search measures. To predict the largest batch, use memlab plan ...")
     preflight.check(configs)
-    check_calibrations(predicted)
+    calibrate.check_calibrations(predicted)
     for config in configs:
         _check_objective(config)
     check_sizes(predicted)
@@ -172,7 +171,7 @@ def _check_objective(config: Config) -> None:
     if name and config.mode == "predict" and follows_from_step(name):
         if config.training.loop != "memlab":
             raise bound_error(name, OWN_PYTHON)
-        if calibrations_of(config).step is None:
+        if calibrate.resolve(config).step is None:
             raise bound_error(name, why_not_calibrated(config))
 
 

@@ -198,8 +198,7 @@ def show_at_once(words: Sequence[str]) -> bool:
     an experiment, and what is wrong.
     """
     with suppress(ConfigError, *HYDRA_ERRORS):
-        composed = compose_words(words)
-        if composed.hydra.mode is not RunMode.MULTIRUN:
+        if (composed := compose_words(words)).hydra.mode is not RunMode.MULTIRUN:
             show_compositions([composed], is_sweep=False)
             return True
     return False

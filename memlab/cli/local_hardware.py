@@ -34,10 +34,8 @@ def _hardware(mode: str) -> dict[str, Any]:
     if mode == "compose":  # nothing is asked of this machine
         return {**nothing_known, "device": "cuda", "gpu": "", "gpus": 1}
     found = machine.detect().gpus
-    if not found and mode != "predict":
-        return {**nothing_known, "device": "cpu", "gpu": "CPU", "gpus": 2}
     if not found:
-        return {**nothing_known, "device": "cuda", "gpus": 1}
-    gpu = found[0]
-    here = gpu_here(gpu.name, round(gpu.total_bytes / GIB, 2))
+        usual = {"device": "cuda", "gpus": 1} if mode == "predict" else {"device": "cpu", "gpu": "CPU", "gpus": 2}
+        return {**nothing_known, **usual}
+    here = gpu_here(found[0].name, round(found[0].total_bytes / GIB, 2))
     return {**nothing_known, **here, "device": "cuda", "gpus": len(found)}

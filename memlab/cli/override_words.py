@@ -45,8 +45,7 @@ def with_plus(words: Iterable[str]) -> list[str]:
 
 def check_total(counts: Mapping[str, int]) -> None:
     """Refuse a sweep of no points or of more than :data:`MOST_POINTS`. ``counts``: number of values of each key."""
-    total = math.prod(counts.values())
-    if not total:
+    if not (total := math.prod(counts.values())):
         empty = next(key for key, count in counts.items() if not count)
         raise ConfigError(f"'{empty}' has no value: widen its range or pattern.")
     if total > MOST_POINTS:
@@ -59,8 +58,7 @@ def check_total(counts: Mapping[str, int]) -> None:
 
 def check_runs(configs: Sequence[Config]) -> None:
     """Refuse more runs than :data:`MOST_POINTS`, counted after composition: a file may set ``measure.repeats``."""
-    runs = sum(config.measure.repeats for config in configs)
-    if runs > MOST_POINTS:
+    if (runs := sum(config.measure.repeats for config in configs)) > MOST_POINTS:
         raise ConfigError(
             f"measure.repeats makes {runs:,} runs of {len(configs):,} points; memlab runs at most {MOST_POINTS:,}. "
             "Give fewer repeats or fewer points."

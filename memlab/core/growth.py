@@ -35,8 +35,7 @@ def _with_the_cause(record: Record, grown: Sequence[GrowthOfRun]) -> Record:
         requested, room = failure.get("requested_bytes"), max(total - used, 0) if used and total else 0
         step = failure.get("step") or each["last_step"] + 1  # simulated steps go on behind the failed one
         if each["agreed"] and requested and each["bytes_per_step"] * (step - 1) >= requested - room:
-            cause: GrowthOfRun = {**each, "out_of_memory_step": step}
-            return record.with_command(growth=cause)
+            return record.with_command(growth={**each, "out_of_memory_step": step})
     return record
 
 

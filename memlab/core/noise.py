@@ -28,8 +28,7 @@ def is_bimodal(values: Sequence[float]) -> bool:
         return False
     ordered = sorted(values)
     at_least = max(2, len(ordered) // 5)
-    splits = range(at_least, len(ordered) - at_least + 1)
-    split = max(splits, key=lambda i: ordered[i] - ordered[i - 1])
+    split = max(range(at_least, len(ordered) - at_least + 1), key=lambda i: ordered[i] - ordered[i - 1])
     gap = ordered[split] - ordered[split - 1]
     widths = (ordered[split - 1] - ordered[0], ordered[-1] - ordered[split])
     return gap > NOISY * median(ordered) and gap > max(widths)

@@ -140,8 +140,7 @@ def _offload_word(offload: Offload) -> str:
 
 def _values_word(values: dict[str, Any]) -> str:
     """Write the values of a library, each under the last part of its key: torch_empty_cache_steps_4."""
-    words = [f"{key.rpartition('.')[2]}_{value}" for key, value in flat(values, ALL_LEVELS).items()]
-    return "-".join(words) or "none"
+    return "-".join(f"{key.rpartition('.')[2]}_{value}" for key, value in flat(values, ALL_LEVELS).items()) or "none"
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,7 @@ _LISTS = {float: "a list of numbers", str: "a list of names"}
 
 def check_field(spec: dataclasses.Field) -> Check:
     """Build the check of a dataclass field from its type and the limits in its metadata."""
-    annotation: Any = Annotated[spec.type, Limits(**spec.metadata)] if spec.metadata else spec.type
-    return check_of(annotation)
+    return check_of(Annotated[spec.type, Limits(**spec.metadata)] if spec.metadata else spec.type)
 
 
 @cache
@@ -296,8 +295,7 @@ def _within(limits: Limits) -> Inside:
         if value is None:
             return
         if choices is not None and value not in choices:
-            hint = nearest(str(value), [str(choice) for choice in choices])
-            raise SchemaError(f"cannot be {shown(value)}. {hint}")
+            raise SchemaError(f"cannot be {shown(value)}. {nearest(str(value), map(str, choices))}")
         if length is not None and len(value) != length:
             raise SchemaError(f"must be a list of {length} numbers, not {shown(value)}.")
         numbers = value if isinstance(value, list) else (value,)

@@ -76,8 +76,7 @@ def fields_of_ranks(
 
 def slowest(ranks: Sequence[dict[str, Any]], key: str) -> list[float]:
     """Return the seconds of the slowest rank for each step: the other ranks wait for it."""
-    columns = [rank[key] for rank in ranks if rank.get(key)]
-    return [max(step) for step in zip(*columns, strict=False)]
+    return [max(step) for step in zip(*(rank[key] for rank in ranks if rank.get(key)), strict=False)]
 
 
 def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float], work: Work | None) -> dict[str, Any]:

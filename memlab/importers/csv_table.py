@@ -24,11 +24,7 @@ from memlab.system.environment import hashed
 
 
 def imported_record(
-    config: Config,
-    choices: dict[str, str],
-    environment: dict[str, Any],
-    ranks: list[dict[str, Any]],
-    status: str,
+    config: Config, choices: dict[str, str], environment: dict[str, Any], ranks: list[dict[str, Any]], status: str
 ) -> Record:
     """Make a measured record whose ranks have the mean step time instead of the time of every step."""
     steps = config.measure.steps
@@ -154,8 +150,7 @@ def _lines(file: Path, columns: list[Column]) -> list[dict[str, str]]:
             lines = list(rows)
     except csv.Error as error:
         raise MemlabError(f"{file}: not a CSV file ({error}).") from error
-    missing = [column.name for column in columns if not lines or column.name not in lines[0]]
-    if missing:
+    if missing := [column.name for column in columns if not lines or column.name not in lines[0]]:
         found = [name for name in lines[0] if name] if lines else []
         raise MemlabError(
             f"{file}: no column '{missing[0]}'. {nearest(missing[0], found) if found else 'The file is empty.'}"

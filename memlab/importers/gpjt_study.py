@@ -87,8 +87,7 @@ def read_points(file: Path) -> tuple[list[StudyPoint], int]:
     with explained(MemlabError, file):
         lines = file.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
-        cells = [cell.strip() for cell in line.split(",")]
-        if cells == [""]:
+        if (cells := [cell.strip() for cell in line.split(",")]) == [""]:
             continue
         try:
             gpus = max(gpus, _read_line(cells, points))
@@ -101,8 +100,7 @@ def read_points(file: Path) -> tuple[list[StudyPoint], int]:
 
 def _read_line(cells: list[str], points: dict[int, StudyPoint]) -> int:
     """Add one line to its point. Returns the number of GPUs in the columns of the line; 0 for an OOM line."""
-    value = int(cells[0])
-    if value < 1:
+    if (value := int(cells[0])) < 1:
         raise ValueError(f"the first column must be at least 1, not {value}")
     point = points.setdefault(value, StudyPoint(value))
     if cells[1:] == ["OOM"]:
@@ -115,8 +113,7 @@ def _read_line(cells: list[str], points: dict[int, StudyPoint]) -> int:
     if not all(math.isfinite(number) and number >= 0 for number in numbers) or numbers[-1] == 0:
         raise ValueError("a value is not a finite number above zero")
     pairs = zip(numbers[:-1:2], numbers[1:-1:2], strict=True)
-    filled = [(rank, pair) for rank, pair in enumerate(pairs) if any(pair)]
-    if not filled:
+    if not (filled := [(rank, pair) for rank, pair in enumerate(pairs) if any(pair)]):
         raise ValueError("no GPU has a value")
     for rank, (active, reserved) in filled:
         point.repeated += rank in point.ranks

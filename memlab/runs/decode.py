@@ -88,8 +88,7 @@ def decode_record(values: Any, where: str) -> Record:
     """
     if not isinstance(values, dict):
         raise RecordError(f"{where}: not a record (a JSON object is expected)")
-    version = values.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if (version := values.get("schema_version")) != SCHEMA_VERSION:
         raise RecordError(f"{where}: schema version {shown(version)}; this memlab reads version {SCHEMA_VERSION}")
     values = migrate(values)
     names = [f.name for f in fields(Record)]

@@ -243,8 +243,7 @@ class RunFolder:
 
     def read_attached_ranks(self) -> list[dict[str, Any]]:
         """Read the files of the ranks of a command, however many there are, lowest rank first."""
-        ranks = self._read_ranks(self._ranks_with("json"))
-        return [rank for rank in ranks if rank["attached"] is not None]
+        return [rank for rank in self._read_ranks(self._ranks_with("json")) if rank["attached"] is not None]
 
     def write_ranks(self, ranks: Sequence[Mapping[str, Any]]) -> None:
         """Write the files of the ranks of a command again, without secrets."""

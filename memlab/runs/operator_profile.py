@@ -261,8 +261,7 @@ class _Open:
 
     @property
     def call(self) -> _Call:
-        own = max(self.event.length - self.inside, 0.0) / 1e6
-        return self.event.begin, self.event.name, own, self.nbytes
+        return self.event.begin, self.event.name, max(self.event.length - self.inside, 0.0) / 1e6, self.nbytes
 
 
 def _calls(events: Iterable[_Event], launched_by: dict[int | None, tuple[float, str]]) -> Iterator[_Call]:
@@ -276,8 +275,7 @@ def _calls(events: Iterable[_Event], launched_by: dict[int | None, tuple[float, 
             launched_by[event.correlation] = event.begin, stack[-1].event.name if stack else ""
         elif event.category == MEMORY:
             # of the innermost operator that does more than to allocate
-            needing = next((each for each in reversed(stack) if not each.event.name.startswith(ALLOCATES)), None)
-            if needing:
+            if needing := next((each for each in reversed(stack) if not each.event.name.startswith(ALLOCATES)), None):
                 needing.nbytes += event.nbytes
         else:
             if stack:

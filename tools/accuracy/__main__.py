@@ -12,7 +12,9 @@ from memlab.cli.commands.shared_arguments import whole
 from memlab.core.errors import MemlabError, RecordError
 from memlab.core.plan import shape_of
 from memlab.files.disk import write_output
+from memlab.runs.folder import RunFolder
 from memlab.system.terminal import safe
+from tools.accuracy.errors import judge, kinds, reserved_ratios, to_json
 from tools.program import start
 
 
@@ -20,33 +22,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folders that hold measured run folders")
     help = "folder for accuracy.md and accuracy.json (default: print the page)"
     parser.add_argument("--output", "-o", type=Path, metavar="DIR", help=help)
-    parser.add_argument(
-        "--imported",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="PATH",
-        help="run folders of memlab import, reported in their own section",
-    )
+    help = "run folders of memlab import, reported in their own section"
+    parser.add_argument("--imported", nargs="+", type=Path, default=[], metavar="PATH", help=help)
     parser.add_argument("--note", type=Path, metavar="FILE", help="a text about the sweeps, added to the page")
     parser.add_argument("--section", type=Path, metavar="FILE", help="a section of its own, at the end of the page")
-    parser.add_argument(
-        "--of-each", type=whole(2), default=3, metavar="N", help="points of each imported series (default: 3)"
-    )
-    parser.add_argument(
-        "--records", type=Path, metavar="DIR", help="folder for the predicted records, for example for memlab figures"
-    )
-    parser.add_argument(
-        "--ratios",
-        type=Path,
-        metavar="FILE",
-        help="write the errors from which probabilities are computed: memlab/prediction/memory/ratios.json",
-    )
+    help = "points of each imported series (default: 3)"
+    parser.add_argument("--of-each", type=whole(2), default=3, metavar="N", help=help)
+    help = "folder for the predicted records, for example for memlab figures"
+    parser.add_argument("--records", type=Path, metavar="DIR", help=help)
+    help = "write the errors from which probabilities are computed: memlab/prediction/memory/ratios.json"
+    parser.add_argument("--ratios", type=Path, metavar="FILE", help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from memlab.system.environment import package_versions
-    from tools.accuracy.errors import kinds, reserved_ratios, to_json
     from tools.accuracy.figure import draw_accuracy
     from tools.accuracy.page import document
 
@@ -88,8 +77,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read_records(paths):
     """Yield (sweep, name, record) of each run folder below ``paths``, sorted by path."""
-    from memlab.runs.folder import RunFolder
-
     for path in paths:
         for file in sorted(path.rglob(RunFolder.RECORD)):
             try:
@@ -125,8 +112,6 @@ def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | 
     A record that cannot be predicted is added to ``refused`` with the reason instead. ``kept_in``: folder to keep the
     predicted records in; ``None``: keep none.
     """
-    from memlab.runs.folder import RunFolder
-    from tools.accuracy.errors import judge
     from tools.accuracy.repredict import predictions
 
     for truth, guess in predictions(measured):
@@ -150,7 +135,6 @@ def judged_commands(records, kept_in: Path | None):
 
     ``kept_in``: folder to keep the predicted run folders in.
     """
-    from memlab.runs.folder import RunFolder
     from tools.accuracy.commands import measured_commands
 
     with TemporaryDirectory() as scratch:

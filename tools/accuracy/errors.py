@@ -15,6 +15,7 @@ from memlab.core.grouping import grouped
 from memlab.core.plan import engine_key
 from memlab.core.record import Record
 from memlab.prediction.memory.fit_probability import kind
+from memlab.runs.step_rows import highest
 
 QUANTITIES = ("allocated", "reserved", "active", "after_init", "host")
 """Highest rank's peak over the steps; ``after_init``: allocated at the end of engine initialisation; ``host``: the
@@ -106,13 +107,12 @@ def errors_between(measured: Mapping[str, int | None], predicted: Mapping[str, i
 
 def quantities(record: Record) -> dict[str, int | None]:
     """Return each of :data:`QUANTITIES` in bytes, for the highest rank; ``None`` where the record lacks it."""
-    after_init = [rank["phases"].get("engine_init", {}).get("end_allocated_bytes") for rank in record.ranks]
-    known = [nbytes for nbytes in after_init if nbytes is not None]
+    after_init = (rank["phases"].get("engine_init", {}).get("end_allocated_bytes") for rank in record.ranks)
     return {
         "allocated": _highest(record, "peak_allocated_bytes"),
         "reserved": _highest(record, "peak_reserved_bytes"),
         "active": _highest(record, "peak_active_bytes"),
-        "after_init": max(known, default=None),
+        "after_init": highest(after_init),
         "host": _highest(record, "host_peak_bytes"),
     }
 
@@ -150,8 +150,7 @@ class Errors:
 
 def errors_of(points: Sequence[Compared], quantity: str) -> Errors | None:
     """Summarise the errors of one quantity; ``None`` if no point has an error for this quantity."""
-    values = [point.errors[quantity] for point in points if quantity in point.errors]
-    if not values:
+    if not (values := [point.errors[quantity] for point in points if quantity in point.errors]):
         return None
     absolute = sorted(abs(value) for value in values)
     return Errors(
@@ -195,10 +194,7 @@ def cell(point: Judged) -> tuple[str, ...]:
 
 
 def to_json(
-    points: Sequence[Judged],
-    commands: Sequence[Any],
-    predictor: dict[str, str],
-    refused: Sequence[tuple[str, str]],
+    points: Sequence[Judged], commands: Sequence[Any], predictor: dict[str, str], refused: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
     """Build docs/accuracy.json: the summary that a test checks, every point and every training command
     (:class:`tools.accuracy.commands.JudgedCommand`), and the runs that were not predicted."""

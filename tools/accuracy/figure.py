@@ -25,8 +25,7 @@ def draw_accuracy(points: Sequence[Judged], folder: Path, name: str = "predicted
 
 
 def _figure(points: Sequence[Judged]) -> Figure:
-    shown = {figure: [point for point in points if figure in point.errors] for figure in PANELS}
-    shown = {figure: some for figure, some in shown.items() if some}
+    shown = {figure: some for figure in PANELS if (some := [point for point in points if figure in point.errors])}
     figure, panels = canvas.new_figure(1, len(shown), height=3.6, sharey=True)
     numbers = sorted({point.gpus for point in points})
     looks = dict(zip(numbers, styles(map(str, numbers)).values(), strict=True))

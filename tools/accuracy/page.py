@@ -8,18 +8,8 @@ from memlab.core.grouping import grouped
 from memlab.core.record import COMMAND_PHASES
 from memlab.prediction.memory.fit_probability import FEW
 from memlab.report import units
-from tools.accuracy.commands import JudgedCommand
-from tools.accuracy.errors import (
-    GROUPS,
-    MARGIN,
-    QUANTITIES,
-    Compared,
-    Errors,
-    Judged,
-    cell,
-    errors_of,
-    verdicts_of,
-)
+from tools.accuracy.commands import PEAKS, JudgedCommand
+from tools.accuracy.errors import GROUPS, MARGIN, QUANTITIES, Compared, Errors, Judged, cell, errors_of, verdicts_of
 from tools.accuracy.sources import SOURCES
 
 NAMES = {
@@ -144,8 +134,8 @@ def _kinds(kinds: Mapping[str, Mapping[str, int]]) -> str:
         for gpu, counts in kinds.items()
         for kind, count in sorted(counts.items(), key=lambda item: -item[1])
     ]
-    table = _markdown(("GPU", "kind of configuration", "measured", "probability shown"), rows)
-    return f"## Where a probability is shown\n\n{WHERE_PROBABLE}\n{table}"
+    head = ("GPU", "kind of configuration", "measured", "probability shown")
+    return f"## Where a probability is shown\n\n{WHERE_PROBABLE}\n{_markdown(head, rows)}"
 
 
 def _commands(commands: Sequence[JudgedCommand]) -> list[str]:
@@ -154,37 +144,38 @@ def _commands(commands: Sequence[JudgedCommand]) -> list[str]:
     predicted = _versions(each.predictor for each in commands)
     versions = f"Measured with {measured}; predicted with {predicted}.\n"
     sweeps = sorted(grouped(commands, lambda command: command.sweep).items())
-    rows = [
-        (f"{sweep}: {NAMES[quantity]}", errors_of(some, quantity))
-        for sweep, some in sweeps
-        for quantity in ("allocated", "reserved")
+    rows = [row for sweep in sweeps for quantity in PEAKS for row in _errors([sweep], quantity)]
+    by_phase = [(phase.replace("_", " "), _in_phase(commands, phase)) for phase in COMMAND_PHASES]
+    return [
+        "## Training commands\n",
+        COMMANDS + versions,
+        _table("sweep", rows),
+        _verdicts(commands),
+        *(_table("phase", _errors(by_phase, quantity)) for quantity in PEAKS),
+        *(_commands_of(sweep, some) for sweep, some in sweeps),
     ]
-    parts = ["## Training commands\n", COMMANDS + versions, _table("sweep", rows)]
-    parts += [_verdicts(commands), *_commands_by_phase(commands)]
-    return parts + [_commands_of(sweep, some) for sweep, some in sweeps]
 
 
 def _versions(found: Iterable[Mapping[str, str]]) -> str:
     return ", ".join(dict.fromkeys(f"{name} {version}" for each in found for name, version in each.items() if version))
 
 
-def _commands_by_phase(commands: Sequence[JudgedCommand]) -> list[str]:
-    parts = []
-    for quantity in ("allocated", "reserved"):
-        rows = []
-        for phase in COMMAND_PHASES:
-            seen = [replace(each, errors=each.phases[phase]) for each in commands if phase in each.phases]
-            rows.append((f"{phase.replace('_', ' ')}: {NAMES[quantity]}", errors_of(seen, quantity)))
-        parts.append(_table("phase", rows))
-    return parts
+def _in_phase(commands: Sequence[JudgedCommand], phase: str) -> list[JudgedCommand]:
+    """Return the commands that have a phase, each with the errors of the phase."""
+    return [replace(each, errors=each.phases[phase]) for each in commands if phase in each.phases]
+
+
+def _errors(groups: Iterable[tuple[str, Sequence[Compared]]], quantity: str) -> list[tuple[str, Errors | None]]:
+    """Return the rows of a table of errors: one for each group, a name and its points."""
+    return [(f"{name}: {NAMES[quantity]}", errors_of(some, quantity)) for name, some in groups]
 
 
 def _commands_of(sweep: str, commands: Sequence[JudgedCommand]) -> str:
-    of_quantities = (part for name in ("allocated", "reserved") for part in (f"{name}, GiB", "error", "first"))
+    of_quantities = (part for name in PEAKS for part in (f"{name}, GiB", "error", "first"))
     rows = []
     for each in sorted(commands, key=lambda command: command.name):
         cells = [each.name, str(each.gpus), each.measured, each.predicted]
-        for quantity in ("allocated", "reserved"):
+        for quantity in PEAKS:
             cells += [units.gib(each.measured_bytes[quantity], 2), _error(each.errors.get(quantity))]
             cells.append("" if each.first is None else _first(each.first, quantity))
         rows.append([*cells, _worst_phase(each)])
@@ -196,8 +187,7 @@ def _first(first: JudgedCommand, quantity: str) -> str:
 
 
 def _worst_phase(command: JudgedCommand) -> str:
-    errors = {phase: each["allocated"] for phase, each in command.phases.items() if "allocated" in each}
-    if not errors:
+    if not (errors := {phase: each["allocated"] for phase, each in command.phases.items() if "allocated" in each}):
         return "-"
     worst = max(errors, key=lambda phase: abs(errors[phase]))
     return f"{worst.replace('_', ' ')} {_error(errors[worst])}"
@@ -209,26 +199,21 @@ def _error(error: float | None) -> str:
 
 def _by_sweep(points: Sequence[Judged], note: str) -> list[str]:
     sweeps = sorted(grouped(points, lambda point: point.sweep).items())
-    parts = ["## By sweep\n", note]
-    for quantity in ("allocated", "reserved"):
-        rows = [(f"{name}: {NAMES[quantity]}", errors_of(some, quantity)) for name, some in sweeps]
-        parts.append(_table("sweep", rows))
+    tables = (_table("sweep", _errors(sweeps, quantity)) for quantity in PEAKS)
     verdicts = [
         (name, str(each.n), str(each.out_of_memory), units.percent(each.right / each.n, 1))
         for name, each in ((name, verdicts_of(some)) for name, some in sweeps)
     ]
-    return [*parts, _markdown(("sweep", "points", "out of memory", "verdict right"), verdicts)]
+    return ["## By sweep\n", note, *tables, _markdown(("sweep", "points", "out of memory", "verdict right"), verdicts)]
 
 
 def _by_family(points: Sequence[Judged]) -> list[str]:
-    parts = []
-    for quantity in ("allocated", "reserved", "after_init"):
-        parts.append(f"## {NAMES[quantity].capitalize()}, by what was varied\n")
-        parts.append(_table("points", _by_axis(points, quantity)))
-    parts.append("## Peak reserved, by cell\n")
-    rows = [(" ".join(words), errors_of(some, "reserved")) for words, some in sorted(grouped(points, cell).items())]
-    parts.append(_table("cell", rows))
-    return parts
+    by_axis = (
+        f"## {NAMES[quantity].capitalize()}, by what was varied\n\n{_table('points', _by_axis(points, quantity))}"
+        for quantity in ("allocated", "reserved", "after_init")
+    )
+    cells = [(" ".join(words), errors_of(some, "reserved")) for words, some in sorted(grouped(points, cell).items())]
+    return [*by_axis, "## Peak reserved, by cell\n", _table("cell", cells)]
 
 
 def _option(axis: str, point: Judged) -> str:
@@ -238,8 +223,7 @@ def _option(axis: str, point: Judged) -> str:
 def _by_axis(points: Sequence[Judged], quantity: str) -> list[tuple[str, Errors | None]]:
     rows = []
     for axis in (*GROUPS, "GPUs", "launch"):
-        options = grouped(points, partial(_option, axis))
-        if len(options) > 1:
+        if len(options := grouped(points, partial(_option, axis))) > 1:
             rows += [(f"{axis}: {option}", errors_of(some, quantity)) for option, some in sorted(options.items())]
     return rows
 
@@ -260,10 +244,10 @@ def _imported(points: Sequence[Judged]) -> list[str]:
         "logits once more. These data do not separate the errors of the versions from the errors of the prediction. "
         "The predicted peak with ZeRO-3 and checkpointing is too low for an unknown reason.\n",
     ]
+    series = [*sorted(grouped(points, lambda point: point.sweep).items()), ("all", points)]
     for quantity in ("active", "reserved"):
-        series = sorted(grouped(points, lambda point: point.sweep).items())
         rows = [(name, errors_of(some, quantity)) for name, some in series]
-        parts += [f"{NAMES[quantity].capitalize()}:\n", _table("series", [*rows, ("all", errors_of(points, quantity))])]
+        parts += [f"{NAMES[quantity].capitalize()}:\n", _table("series", rows)]
     return [*parts, _verdicts(points)]
 
 

@@ -1,12 +1,12 @@
 """Predictions of measured runs: the same configurations, with the points of each launch in the order they ran."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import prod
 
 from memlab.core.config import Config
+from memlab.core.grouping import grouped
 from memlab.core.plan import Plan, engine_key, make_plan, shape_of
 from memlab.core.record import Record
 from memlab.prediction.limits import unpredictable
@@ -46,11 +46,9 @@ def predictions(sweep: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
 def launches(sweep: Iterable[Record]) -> list[MeasuredLaunch]:
     """Group the measured records of a sweep by launch. A launch also includes points that it ran but that have no
     record here."""
-    by_engine: dict[str, list[Record]] = defaultdict(list)
-    for record in sweep:
-        judged = record.source == "measured" and record.status in JUDGED
-        if judged and record.config.hardware.device == "cuda":
-            by_engine[engine_key(record.config)].append(record)
+    judged = (record for record in sweep if record.source == "measured" and record.status in JUDGED)
+    on_gpus = (record for record in judged if record.config.hardware.device == "cuda")
+    by_engine = grouped(on_gpus, lambda record: engine_key(record.config))
     return [launch for records in by_engine.values() for launch in _of_one_engine(_with_order(records))]
 
 
@@ -60,8 +58,7 @@ def _of_one_engine(records: Sequence[Record]) -> list[MeasuredLaunch]:
         before = [(micro, tokens) for micro, tokens in record.before_in_launch or ()]
         launch = next((each for each in found if before and each.shapes == before), None)
         if launch is None:
-            launch = MeasuredLaunch(shapes=before)
-            found.append(launch)
+            found.append(launch := MeasuredLaunch(shapes=before))
         launch.records[len(before)] = record
         launch.shapes.append(shape_of(record.config))
     return found

@@ -5,10 +5,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from memlab.cli.commands.shared_arguments import output_file, whole
+from memlab.cli.commands.shared_arguments import whole
 from memlab.core.errors import MemlabError, nearest
 from memlab.files.disk import write_output
-from tools.program import start
+from tools.program import add_page, start
 
 WORDS = ("hardware=h200_x1", "zero_stage=zero2", "seq_len.tokens=64", "batch.micro=1")
 """Command-line words of the prediction that is made for each family's model."""
@@ -16,16 +16,9 @@ WORDS = ("hardware=h200_x1", "zero_stage=zero2", "seq_len.tokens=64", "batch.mic
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="model types of transformers (default: all)")
-    parser.add_argument(
-        "--output", "-o", type=output_file, metavar="FILE", help="file for the page (default: print it)"
-    )
-    parser.add_argument(
-        "--limit",
-        type=whole(1),
-        default=60,
-        metavar="SECONDS",
-        help="CPU time allowed for each family (default: %(default)s)",
-    )
+    add_page(parser)
+    help = "CPU time allowed for each family (default: %(default)s)"
+    parser.add_argument("--limit", type=whole(1), default=60, metavar="SECONDS", help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:

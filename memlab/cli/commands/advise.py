@@ -15,9 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=number(POSITIVE), default=1.0, help="passes over them (default: %(default)s)")
     help = "tokens of a sample; 1 for images (default: the length of the runs)"
     parser.add_argument("--seq-len", type=whole(1), metavar="TOKENS", help=help)
-    parser.add_argument(
-        "--effective-batch", type=whole(1), metavar="SAMPLES", help="samples of an optimizer step (default: any)"
-    )
+    help = "samples of an optimizer step (default: any)"
+    parser.add_argument("--effective-batch", type=whole(1), metavar="SAMPLES", help=help)
     help = "price of one GPU for an hour (default: the price in the runs, or the list price)"
     parser.add_argument("--usd-per-gpu-hour", type=number(NOT_NEGATIVE), metavar="USD", help=help)
     parser.add_argument("--usd-per-hour", type=_renamed, help=argparse.SUPPRESS)

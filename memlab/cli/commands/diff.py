@@ -10,21 +10,17 @@ from memlab.core.sizes import GIB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        metavar="RUN",
-        help="run folders, configuration files (JSON or YAML), two folders of runs, whose points are paired, or a "
-        "sweep folder with --by",
+    help = (
+        "run folders, configuration files (JSON or YAML), two folders of runs, whose points are paired, or a sweep "
+        "folder with --by"
     )
+    parser.add_argument("paths", nargs="+", metavar="RUN", help=help)
     parser.add_argument("--by", metavar="AXIS", help="compare all pairs of runs that differ only in this axis")
-    parser.add_argument(
-        "--fail-over",
-        type=_limit,
-        metavar="LIMIT",
-        help="exit with code 1 if a pair's peak reserved memory grows by more, or its second run alone is out of "
-        "memory; a limit is 2%% or 0.5GiB",
+    help = (
+        "exit with code 1 if a pair's peak reserved memory grows by more, or its second run alone is out of memory; a "
+        "limit is 2%% or 0.5GiB"
     )
+    parser.add_argument("--fail-over", type=_limit, metavar="LIMIT", help=help)
     help = "show every quantity, not only the main ones and those that changed by more than the noise"
     parser.add_argument("--all", action="store_true", help=help)
     add_where(parser)
@@ -33,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _limit(text: str):
     from memlab.analyse.growth_limit import GrowthLimit
 
-    written = re.fullmatch(r"(\d+(?:\.\d+)?) ?(%|GiB)?", text)
-    if not written:
+    if not (written := re.fullmatch(r"(\d+(?:\.\d+)?) ?(%|GiB)?", text)):
         raise argparse.ArgumentTypeError(f"must be a percentage such as 2% or a size such as 0.5GiB, not '{text}'")
     amount, is_share = float(written[1]), written[2] != "GiB"
     return GrowthLimit(f"{written[1]} {written[2] or '%'}", amount * (0.01 if is_share else GIB), is_share)

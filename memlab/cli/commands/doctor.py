@@ -7,9 +7,8 @@ from memlab.core.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "overrides", nargs="*", metavar="WORD", help="configuration of the planned run: model=tiny zero_stage=zero3"
-    )
+    help = "configuration of the planned run: model=tiny zero_stage=zero3"
+    parser.add_argument("overrides", nargs="*", metavar="WORD", help=help)
     add_config_dir(parser)
     parser.add_argument("--no-build", action="store_true", help="do not build DeepSpeed's ops")
     help = "remove the data sets that predictions of commands have prepared and kept (10 GB at most)"

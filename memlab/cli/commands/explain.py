@@ -18,8 +18,6 @@ REMEDIES = 4
 
 OF_ONE_RUN = ("memory_viz", "chrome_trace", "at", "remedies")
 
-OF_A_HISTORY = ("page", "memory_viz", "chrome_trace", "at")
-
 OF_MEMORY = ("page", "rank", *OF_ONE_RUN)
 
 FILES = ("page", "memory_viz", "chrome_trace")
@@ -61,14 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse.explain.explained_run import explain
     from memlab.cli.remedies import print_remedies
-    from memlab.report.explain_text import (
-        run_of_phase,
-        settings,
-        show_difference,
-        show_explained,
-        show_phase,
-        uses_more,
-    )
+    from memlab.report import explain_text
     from memlab.report.screen import WIDTH
     from memlab.report.text import console, say
     from memlab.report.verdict_text import growth_sentence
@@ -86,22 +77,22 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     for problem in chain.from_iterable(run.problems for run in runs):
         print(safe(problem), file=sys.stderr)
-    if any(getattr(arguments, option) is not None for option in OF_A_HISTORY):
+    if any(getattr(arguments, option) is not None for option in (*FILES, "at")):
         for run in runs:
             run.need_history()
     first, *others = runs
     rank, out = first.shown, console(pipe_width=WIDTH)
-    phase = None if arguments.at is None else run_of_phase(rank, arguments.at)
+    phase = None if arguments.at is None else explain_text.run_of_phase(rank, arguments.at)
     remedies, changes = None, _changes(folders) if others else []
     try:
         if others:
-            show_difference(rank, others[0].shown, out, arguments.depth)
-            say(settings(changes), out)
+            explain_text.show_difference(rank, others[0].shown, out, arguments.depth)
+            say(explain_text.settings(changes), out)
         elif phase:
-            show_phase(rank, phase, out, arguments.depth)
+            explain_text.show_phase(rank, phase, out, arguments.depth)
         else:
-            show_explained(rank, out, arguments.depth)
-            if fuller := uses_more(first):
+            explain_text.show_explained(rank, out, arguments.depth)
+            if fuller := explain_text.uses_more(first):
                 say(fuller, out)
             if not rank.has_history:
                 say(f"The lines of code need a history. {first.advice}", out)

@@ -13,19 +13,10 @@ from memlab.system.terminal import safe
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument("--output", "-o", type=Path, required=True, metavar="DIR", help="folder for the files")
-    parser.add_argument(
-        "--kind",
-        nargs="+",
-        default=[],
-        metavar="KIND",
-        help="draw only these kinds (default: all that have data, but explain, which replays the history of each run)",
-    )
-    parser.add_argument(
-        "--slices",
-        nargs=2,
-        metavar="KEY=VALUE,...",
-        help="overlay two configurations: zero_stage=zero3,offload=none zero_stage=zero2,offload=optimizer",
-    )
+    help = "draw only these kinds (default: all that have data, but explain, which replays the history of each run)"
+    parser.add_argument("--kind", nargs="+", default=[], metavar="KIND", help=help)
+    help = "overlay two configurations: zero_stage=zero3,offload=none zero_stage=zero2,offload=optimizer"
+    parser.add_argument("--slices", nargs=2, metavar="KEY=VALUE,...", help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:

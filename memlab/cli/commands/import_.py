@@ -14,7 +14,6 @@ GPJT_GROUPS = ("model", "zero_stage", "offload", "checkpointing", "allocator", "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     formats = parser.add_subparsers(dest="format", required=True, metavar="FORMAT")
     gpjt = formats.add_parser("gpjt", help="import the CSV files of the study gpjt/fine-tune-2024-04: one line a rank")
-    gpjt.add_argument("files", nargs="+", type=Path, metavar="FILE")
     for group in GPJT_GROUPS:
         help = f"option of the group {group} (default: guessed from the file name)"
         gpjt.add_argument(f"--{group.replace('_', '-')}", metavar="OPTION", help=help)
@@ -22,24 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gpjt.add_argument("--axis", choices=("seq_len", "batch"), help=help)
     help = "value of the axis that the file does not vary (default: 2048 tokens, or batch 1)"
     gpjt.add_argument("--other", type=whole(1), metavar="VALUE", help=help)
-    gpjt.add_argument(
-        "--correct-rate",
-        action="store_true",
-        help="multiply iterations/s by 28/29, since the study divides 29 steps by the time of 28",
-    )
+    help = "multiply iterations/s by 28/29, since the study divides 29 steps by the time of 28"
+    gpjt.add_argument("--correct-rate", action="store_true", help=help)
     table = formats.add_parser("csv", help="import any table with a header line: one line a point, or one line a rank")
-    table.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    table.add_argument(
-        "--map",
-        nargs="+",
-        required=True,
-        metavar="KEY=COLUMN[:UNIT]",
-        help="the column of each record key, for example seq_len.tokens=length peak_reserved_bytes=memory:GiB",
-    )
-    table.add_argument(
-        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="values that all lines share: zero_stage=zero3"
-    )
+    help = "the column of each record key, for example seq_len.tokens=length peak_reserved_bytes=memory:GiB"
+    table.add_argument("--map", nargs="+", required=True, metavar="KEY=COLUMN[:UNIT]", help=help)
+    help = "values that all lines share: zero_stage=zero3"
+    table.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help=help)
     for each in (gpjt, table):
+        each.add_argument("files", nargs="+", type=Path, metavar="FILE")
         each.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the run folders")
 
 
@@ -63,8 +53,7 @@ def _gpjt(file: Path, arguments: argparse.Namespace):
     if study_file.guessed:
         options = " ".join(f"--{group.replace('_', '-')}" for group in study_file.guessed)
         print(f"{safe(file.name)}: {' and '.join(study_file.guessed)} guessed, since the name lacks it: set {options}")
-    repeated = sum(point.repeated for point in read_points(file)[0])
-    if repeated:
+    if repeated := sum(point.repeated for point in read_points(file)[0]):
         print(f"{safe(file.name)}: {repeated} lines repeat an earlier line of the same GPU; the last one counts")
     return to_records(file, study_file, arguments.correct_rate)
 

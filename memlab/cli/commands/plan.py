@@ -18,15 +18,8 @@ from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_bat
 from memlab.prediction.fit_outside import check_sizes
 from memlab.prediction.limits import unpredictable
 from memlab.prediction.time.calibrate import check_calibrations
-from memlab.report.plan_text import (
-    PlanProgress,
-    ending,
-    plan_answer,
-    show_changes,
-    show_launch,
-    show_measure,
-    show_rows,
-)
+from memlab.report import plan_text
+from memlab.report.plan_text import PlanProgress, ending
 from memlab.report.text import console, say
 
 AXES = {
@@ -107,10 +100,10 @@ def _plan_batches(given: dict[str, list[str]], arguments: argparse.Namespace) ->
         rows = largest_batches(candidates, predictor)
     measure = rows_to_measure(rows, [name for name in axes if name not in ("hardware", "allocator")])
     several = len({row.candidate.options.get("hardware") for row in rows}) > 1
-    say(plan_answer(rows, cheapest(rows) if several else None, measure), out, "bold")
+    say(plan_text.plan_answer(rows, cheapest(rows) if several else None, measure), out, "bold")
     if not write_files(rows_frame(rows), arguments):
-        show_rows(rows, out)
-    show_measure(measure, SHOWN, out)
+        plan_text.show_rows(rows, out)
+    plan_text.show_measure(measure, SHOWN, out)
     return 0 if any(row.batch for row in rows) else 1
 
 
@@ -192,19 +185,17 @@ def rows_frame(rows: Sequence[Row]) -> Any:
 
 def _plan_changes(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
     """Predict one configuration and its single changes, and print or write the table. Returns the exit code."""
-    several = next((key for key, words in given.items() if len(words) > 1), None)
-    if several:
+    if several := next((key for key, words in given.items() if len(words) > 1), None):
         raise MemlabError(f"--changes needs one configuration: give '{several}' one value.")
     out = console()
     base = plan_of(given, arguments.config_dir)
     with PlanProgress(console(sys.stderr)) as progress, predictor_of(base.config, progress.update) as predictor:
         outcome, changes = single_changes(base, possible_changes(given, base, arguments.config_dir), predictor)
     if not write_files(_changes_frame(outcome, changes), arguments):
-        show_changes(outcome, changes, out)
-        best = next((change.word for change in changes if change.saved and change.saved > 0), None)
-        if best is not None:
+        plan_text.show_changes(outcome, changes, out)
+        if best := next((change.word for change in changes if change.saved and change.saved > 0), None):
             folder = ("--config-dir", arguments.config_dir) if arguments.config_dir else ()
-            show_launch([*folder, *words_changed(given, best)], f"With {best}", out)
+            plan_text.show_launch([*folder, *words_changed(given, best)], f"With {best}", out)
     return 0
 
 

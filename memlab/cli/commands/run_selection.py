@@ -32,9 +32,8 @@ def add_all(parser: argparse.ArgumentParser) -> None:
 
 
 def add_where(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--where", nargs="+", default=[], metavar="KEY=VALUE", help="use only runs with zero_stage=zero3, for example"
-    )
+    help = "use only runs with zero_stage=zero3, for example"
+    parser.add_argument("--where", nargs="+", default=[], metavar="KEY=VALUE", help=help)
 
 
 def run_folder(path: str | Path) -> RunFolder:
@@ -80,8 +79,7 @@ def _latest(what: str, folders: Iterable[Path]) -> Path:
 
 def _records() -> list[Path]:
     """List the records below ``OUTPUTS``, newest first."""
-    found = OUTPUTS.rglob(RunFolder.RECORD)
-    return sorted(found, key=lambda record: record.lstat().st_mtime_ns, reverse=True)
+    return sorted(OUTPUTS.rglob(RunFolder.RECORD), key=lambda record: record.lstat().st_mtime_ns, reverse=True)
 
 
 def selected(paths, conditions, of_points=False):
@@ -118,8 +116,7 @@ def collected(paths, conditions, of_points=False):
             names = ", ".join(run.run_id for run in points.in_samples)
             text = f"{names}: no tokens in the batches, so that samples are counted: read each token below as a sample"
             errors.print(text, soft_wrap=True)
-        runs = points.runs
-        if not runs:
+        if not (runs := points.runs):
             raise MemlabError(
                 f"{places}: of no run are batch and length known, which this command needs. memlab table and memlab "
                 "show read all runs."

@@ -72,10 +72,9 @@ FORMATS = ("csv", "parquet", "markdown")
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
+    help = "write all rows and columns to this file"
     for name in FORMATS:
-        parser.add_argument(
-            f"--{name}", type=output_file, metavar="FILE", help="write all rows and columns to this file"
-        )
+        parser.add_argument(f"--{name}", type=output_file, metavar="FILE", help=help)
 
 
 def write_files(frame: Any, arguments: argparse.Namespace) -> bool:

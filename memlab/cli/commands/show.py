@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from memlab.cli.commands.run_selection import add_all, latest_run, run_folder, selected
+from memlab.runs.folder import RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +19,6 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.report.details_text import show_answer
     from memlab.report.points_text import show_points
     from memlab.report.text import console
-    from memlab.runs.folder import RunFolder
 
     for path in map(Path, arguments.folders or [latest_run()]):
         if arguments.plan:
@@ -34,7 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show_plans(path: Path) -> None:
     from memlab.launch.composition import as_json, kept_composition
-    from memlab.runs.folder import RunFolder
 
     inside = [] if (path / RunFolder.RECORD).exists() else sorted(path.glob(f"*/{RunFolder.RECORD}"))
     folders = [run_folder(record.parent) for record in inside] or [run_folder(path)]

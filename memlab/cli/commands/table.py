@@ -10,10 +10,9 @@ from memlab.system.terminal import safe
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser, without="the latest sweep below outputs/")
     form = parser.add_mutually_exclusive_group()
-    for name in ("ranks", "phases", "steps"):
-        form.add_argument(
-            f"--{name}", dest="form", action="store_const", const=name, help=f"a row for each {name.removesuffix('s')}"
-        )
+    for name in ("rank", "phase", "step"):
+        help = f"a row for each {name}"
+        form.add_argument(f"--{name}s", dest="form", action="store_const", const=f"{name}s", help=help)
     help = "a row for each rank with a memory history, or predicted: what held its memory at the peak"
     form.add_argument("--explain", dest="form", action="store_const", const="explain", help=help)
     help = "print what the estimators of DeepSpeed and accelerate say, too (files have it always)"
