@@ -21,31 +21,16 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from memlab.cli.hydra_errors import HYDRA_ERRORS, as_one_line, with_word_here, word_here
+from memlab.cli.hydra_errors import HYDRA_ERRORS, as_one_line, with_word_here
 from memlab.cli.library_values import check_library_values
 from memlab.cli.local_hardware import local
-from memlab.cli.override_words import check_gpu, check_words, with_plus
-from memlab.core.config import (
-    ALL_LEVELS,
-    FREE_DICTS,
-    GROUPS,
-    Config,
-    check_spelling,
-    flat,
-    from_dict,
-    to_dict,
-    with_own_apart,
-    with_own_names,
-)
+from memlab.cli.override_words import PACKAGELESS, check_gpu, check_own, check_words, with_plus
+from memlab.core.config import FREE_DICTS, GROUPS, Config, from_dict, to_dict, with_own_apart, with_own_names
 from memlab.core.errors import ConfigError, UnknownKey
-from memlab.core.foreign_words import OF_DEEPSPEED
 from memlab.core.plan import run_id
 from memlab.files.conf_files import conf_dir, list_price
 
 CONFIG_NAME = "config"
-
-PACKAGELESS = ("experiment", "local")
-"""Groups whose files set keys of any group, so that they have no keys themselves."""
 
 
 @cache
@@ -55,8 +40,7 @@ def register() -> None:
     for free in FREE_DICTS:  # any key is valid in these, without a '+'
         OmegaConf.set_struct(OmegaConf.select(schema, free), False)
     ConfigStore.instance().store(name="schema", node=schema, provider="memlab")
-    resolvers = {"local": local, "price": _price, "run_id": _run_id, "otherwise": _otherwise}
-    for name, resolver in resolvers.items():
+    for name, resolver in {"local": local, "price": _price, "run_id": _run_id, "otherwise": _otherwise}.items():
         OmegaConf.register_new_resolver(name, resolver, replace=True)
 
 
@@ -122,12 +106,11 @@ def resolve(composed: DictConfig) -> Config:
                 values[str(key)] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     except OmegaConfBaseException as error:
         raise as_one_line(error) from error
-    words = OmegaConf.select(composed, "hydra.overrides.task") or []
     try:
         config = from_dict(with_own_apart(values), strict=False)
-        _check_own(config.own)
+        check_own(config.own)
     except UnknownKey as error:
-        raise with_word_here(error, words) from error
+        raise with_word_here(error, OmegaConf.select(composed, "hydra.overrides.task") or []) from error
     training = config.training
     if training.loop == "memlab" and (training.command or training.script):
         raise ConfigError(
@@ -136,20 +119,6 @@ def resolve(composed: DictConfig) -> Config:
         )
     check_library_values(config)
     return config
-
-
-def _check_own(own: Mapping[str, Any]) -> None:
-    """Refuse a key of the user's own that is a misspelt one of memlab's, or a word of another library: it would have no
-    effect."""
-    check_spelling(own)
-    for key, value in own.items():
-        if key in PACKAGELESS and isinstance(value, dict):
-            raise ConfigError(f"The first line of the file in {key}/ must be '# @package _global_': it sets any key.")
-        if not isinstance(value, dict) and word_here(key, str(value)):
-            raise UnknownKey(key, value, ())
-    for path, value in flat(own, ALL_LEVELS).items():
-        if {path, f"zero_optimization.{path}"} & OF_DEEPSPEED.keys():
-            raise UnknownKey(path, value, ())
 
 
 def choices_of(composed: Mapping[str, Any]) -> dict[str, str]:

@@ -1,15 +1,17 @@
-"""Checks of words and of what they compose that need more than the schema: secrets, the number of points, GPUs."""
+"""Checks of words and of what they compose that need more than the schema: secrets, own keys, points, GPUs."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, RangeSweep, Sweep
 
-from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line, nearest_gpu
-from memlab.core.config import Config
-from memlab.core.errors import ConfigError
+from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line, nearest_gpu, word_here
+from memlab.core.config import ALL_LEVELS, Config, check_spelling, flat
+from memlab.core.errors import ConfigError, UnknownKey
+from memlab.core.foreign_words import OF_DEEPSPEED
 from memlab.files.conf_files import known_gpu, option_values, options_of
 from memlab.files.redaction import has_credentials
 
@@ -36,6 +38,24 @@ def check_words(words: Iterable[str]) -> None:
                 "'hydra.output_subdir' cannot be set: memlab keeps the composed configuration in .hydra/ of the run "
                 "folder. Leave it out."
             )
+
+
+PACKAGELESS = ("experiment", "local")
+"""Groups whose files set keys of any group, so that they have no keys themselves."""
+
+
+def check_own(own: Mapping[str, Any]) -> None:
+    """Refuse a key of the user's own that is a misspelt one of memlab's, or a word of another library: it would have no
+    effect."""
+    check_spelling(own)
+    for key, value in own.items():
+        if key in PACKAGELESS and isinstance(value, dict):
+            raise ConfigError(f"The first line of the file in {key}/ must be '# @package _global_': it sets any key.")
+        if not isinstance(value, dict) and word_here(key, str(value)):
+            raise UnknownKey(key, value, ())
+    for path, value in flat(own, ALL_LEVELS).items():
+        if {path, f"zero_optimization.{path}"} & OF_DEEPSPEED.keys():
+            raise UnknownKey(path, value, ())
 
 
 def with_plus(words: Iterable[str]) -> list[str]:
@@ -71,24 +91,21 @@ def count_values(overrides: Iterable[Override], config_dir: str | None = None) -
 
 
 def _count(override: Override, config_dir: str | None) -> int:
-    value = override.value()
+    key, value, loader = override.key_or_group, override.value(), override.config_loader
     if isinstance(value, RangeSweep):
-        return _range_length(override.key_or_group, value)
+        return _range_length(key, value)
     if isinstance(value, ChoiceSweep):
         if any(isinstance(each, Sweep | Glob) for each in value.list):
-            raise ConfigError(
-                f"'{override.key_or_group}': a range cannot be one of several values. Give the range alone."
-            )
+            raise ConfigError(f"'{key}': a range cannot be one of several values. Give the range alone.")
         return len(value.list)
     if isinstance(value, IntervalSweep):
         raise ConfigError(
-            f"'{override.key_or_group}': an interval is for a sweeper that searches, such as hydra/sweeper=optuna. "
-            "Without one, give values: a,b,c or range(start,stop,step)."
+            f"'{key}': an interval is for a sweeper that searches, such as hydra/sweeper=optuna. Without one, give "
+            "values: a,b,c or range(start,stop,step)."
         )
     if isinstance(value, Glob):
-        loader, group = override.config_loader, override.key_or_group
-        return len(value.filter(loader.get_group_options(group) if loader else options_of(group, config_dir)))
-    return value if override.key_or_group == "measure.repeats" and isinstance(value, int) else 1
+        return len(value.filter(loader.get_group_options(key) if loader else options_of(key, config_dir)))
+    return value if key == "measure.repeats" and isinstance(value, int) else 1
 
 
 def _range_length(key: str, values: RangeSweep) -> int:

@@ -97,8 +97,7 @@ def template(config: Config) -> Template:
             written.add(place)
 
     def items(found: re.Match[str]) -> str:
-        value = values.get(found[1]) or ""
-        if not value.startswith("["):
+        if not (value := values.get(found[1]) or "").startswith("["):
             return found[0]
         written.add(found[1])
         return _literal(map(_word, json.loads(value)))
@@ -175,8 +174,7 @@ def filled(
 
 
 def _filled(config: Config, own: dict[str, str]) -> list[str]:
-    values = {key: text for key, text in text_values(config).items() if text is not None}
-    return template(config).fill(values | own)
+    return template(config).fill({key: text for key, text in text_values(config).items() if text is not None} | own)
 
 
 def named_files(config: Config) -> list[Path]:
@@ -212,8 +210,7 @@ def check_effects(configs: Sequence[Config]) -> None:
     by_effect: dict[str, Config] = {}
     for config in configs:
         first = by_effect.setdefault(effect(config), config)
-        if differing := _differing(first, config):
-            key = differing[0]
+        if key := next(_differing(first, config), None):
             raise ConfigError(
                 f"'{key}' varies, but training.command has no place for it, and it reaches the command neither through "
                 f"{{deepspeed_json}} nor through the environment: write {{{key}}} where your script takes it, or give "
@@ -231,11 +228,8 @@ def effect(config: Config) -> str:
     return json.dumps([found.words, seen, by_memlab, json_too, data, config.allocator.conf], sort_keys=True)
 
 
-def _differing(one: Config, other: Config) -> list[str]:
+def _differing(one: Config, other: Config) -> Iterator[str]:
     first, second = text_values(one), text_values(other)
-    ignored = {*NOT_MEASURED, "mode"}
-    return [
-        key
-        for key in {**first, **second}
-        if first.get(key) != second.get(key) and not {key, key.partition(".")[0]} & ignored
-    ]
+    for key in {**first, **second}:
+        if first.get(key) != second.get(key) and not {key, key.partition(".")[0]} & {*NOT_MEASURED, "mode"}:
+            yield key

@@ -30,8 +30,7 @@ def is_bimodal(values: Sequence[float]) -> bool:
     at_least = max(2, len(ordered) // 5)
     split = max(range(at_least, len(ordered) - at_least + 1), key=lambda i: ordered[i] - ordered[i - 1])
     gap = ordered[split] - ordered[split - 1]
-    widths = (ordered[split - 1] - ordered[0], ordered[-1] - ordered[split])
-    return gap > NOISY * median(ordered) and gap > max(widths)
+    return gap > NOISY * median(ordered) and gap > max(ordered[split - 1] - ordered[0], ordered[-1] - ordered[split])
 
 
 def doubts(seconds: Sequence[float]) -> list[str]:

@@ -11,19 +11,8 @@ from typing import Annotated, Any
 from memlab.core.attached_schema import Attached
 from memlab.core.basis import Basis, basis_of
 from memlab.core.config import Config, without
-from memlab.core.record_schema import (
-    SPEED,
-    Breakdown,
-    Command,
-    Curve,
-    HostProbe,
-    Oom,
-    OverRanks,
-    Steps,
-    Summary,
-    Timing,
-)
-from memlab.core.schema import Limits, Others, PlainOf, Together
+from memlab.core.record_schema import Breakdown, Command, Curve, HostProbe, Oom, Steps, Summary, Timing
+from memlab.core.schema import Limits, PlainOf
 from memlab.core.value_types import Bytes, Count, Figure, GpuBytes, Index, Name, Seconds
 
 MODEL_FLOPS = "model_flops_per_step"
@@ -218,10 +207,6 @@ class RankResult:
         return asdict(self)
 
 
-_SUMMARY = Annotated[Summary, Others(Figure | None | OverRanks), Together(SPEED)]
-_TIMING = Annotated[Timing, Others(Seconds | None)]
-
-
 @dataclass
 class Record:
     """``record.json``: one experiment, measured or predicted. Bytes are integers, times are seconds."""
@@ -240,8 +225,8 @@ class Record:
     """(micro batch, tokens) of the points that the same launch ran before this one. ``None``: not known."""
     ranks: Annotated[list[dict[str, Any]], PlainOf(list[RankResult])] = field(default_factory=list)
     steps: Annotated[dict[str, Any], PlainOf(Steps)] = field(default_factory=dict)
-    summary: Annotated[dict[str, Any], PlainOf(_SUMMARY)] = field(default_factory=dict)
-    timing: Annotated[dict[str, Any], PlainOf(_TIMING)] = field(default_factory=dict)
+    summary: Annotated[dict[str, Any], PlainOf(Summary)] = field(default_factory=dict)
+    timing: Annotated[dict[str, Any], PlainOf(Timing)] = field(default_factory=dict)
     unknown_config: list[Name] = field(default_factory=list)
     """Groups and dotted keys of ``config`` that could not be found out. The file lacks them; here they are defaults."""
     command: Annotated[dict[str, Any], PlainOf(Command)] | None = None

@@ -7,7 +7,7 @@ types and checks nothing again, except for keys that are optional or may be ``No
 from typing import Annotated, Any, TypedDict
 
 from memlab.core.attached_schema import ChoiceRange, Epoch, Growth, Keeper, Place, StepRow
-from memlab.core.schema import Limits
+from memlab.core.schema import Limits, Others, Together
 from memlab.core.value_types import Bytes, Count, Dollars, Figure, Index, Name, Positive, Seconds
 
 Verdict = Annotated[str, Limits(choices=("fits", "edge", "does_not_fit", "does_not_last"))]
@@ -28,9 +28,7 @@ SPEED = (
 """Speed figures. A summary has either all of them or none."""
 
 
-class Summary(TypedDict, total=False):
-    """``Record.summary``. Any other key holds a :data:`Figure`, ``None`` or :class:`OverRanks`."""
-
+class _Summary(TypedDict, total=False):
     step_seconds: Positive  # the median of the measured steps
     step_seconds_min: Positive
     step_seconds_max: Positive | None  # None: not known, since the predicted step time is a lower bound
@@ -44,6 +42,10 @@ class Summary(TypedDict, total=False):
     parameters: Count
     verdict: Verdict  # of the worst rank
     needed_bytes: Bytes  # of the fullest rank on a GPU of any size, of a prediction that does not fit
+
+
+Summary = Annotated[_Summary, Others(Figure | None | OverRanks), Together(SPEED)]
+"""``Record.summary``. Any other key holds a :data:`Figure`, ``None`` or :class:`OverRanks`."""
 
 
 class StepError(TypedDict):
@@ -175,10 +177,12 @@ class Command(_Words, total=False):
     ended_early: EndedEarly  # of a prediction; left out: the script was followed to its end
 
 
-class Timing(TypedDict, total=False):
-    """``Record.timing``: wall-clock time by part of the run. Any other key also holds seconds."""
-
+class _Timing(TypedDict, total=False):
     step_s_range: Annotated[list[Seconds | None], Limits(length=2)]  # the end is None if the step is a lower bound
+
+
+Timing = Annotated[_Timing, Others(Seconds | None)]
+"""``Record.timing``: wall-clock time by part of the run. Any other key also holds seconds."""
 
 
 class HostProbe(TypedDict):

@@ -37,8 +37,7 @@ SHOWN_CHARACTERS = 200
 
 def explain(error: OSError, path: str | os.PathLike | None = None) -> str:
     """Describe an error in one line: the path (default: the error's own), what is wrong with it, and what to do."""
-    where = str(path or error.filename or "a file")
-    if len(where) > SHOWN_CHARACTERS:
+    if len(where := str(path or error.filename or "a file")) > SHOWN_CHARACTERS:
         where = f"{where[: SHOWN_CHARACTERS // 2]}...{where[-SHOWN_CHARACTERS // 2 :]}"
     advice = WHAT_TO_DO.get(error.errno)
     return f"{where}: {error.strerror or error}{f'; {advice}' if advice else ''}."

@@ -98,8 +98,7 @@ def _whole(text: str) -> int | float:
 
 
 def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
+    if not math.isfinite(value := float(text)):
         raise ValueError(f"{text[:20]} is not a finite number")
     return value
 

@@ -20,8 +20,7 @@ def build(source: Path, library: Path, words: Sequence[str], timeout_s: float, t
     Raises :class:`NativeLibraryError`.
     """
     library.parent.mkdir(parents=True, exist_ok=True)
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
+    if not (compiler := shutil.which("g++") or shutil.which("c++")):
         raise NativeLibraryError(
             "A prediction needs a C++ compiler once, and there is no g++ on the PATH: install g++ (Debian, Ubuntu: apt "
             "install g++) and predict again."

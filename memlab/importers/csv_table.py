@@ -159,8 +159,7 @@ def _lines(file: Path, columns: list[Column]) -> list[dict[str, str]]:
 
 
 def _cell(column: Column, line: dict[str, str]) -> str:
-    text = unescaped(line[column.name])
-    if len(text) > LONGEST:
+    if len(text := unescaped(line[column.name])) > LONGEST:
         raise ValueError(f"column '{column.name}' holds {len(text):,} characters; at most {LONGEST:,} are allowed")
     return text
 
@@ -178,8 +177,7 @@ def _value(column: Column, text: str) -> Any:
 
 
 def _positive(column: Column, text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value) or value <= 0:
+    if not math.isfinite(value := float(text)) or value <= 0:
         raise ValueError(f"column '{column.name}' holds {shown(text)}; give a number above zero")
     return value
 

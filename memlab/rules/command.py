@@ -24,8 +24,7 @@ def without_words(config: Config) -> list[str]:
 
     memlab's defaults are no choice. A command without ``training.words`` does not say which values it takes.
     """
-    words = config.training.words
-    if not words:
+    if not (words := config.training.words):
         return []
     if "model.path" in words and config.model.path == default_config().model.path:
         return [f"no folder holds {config.model.path}; instead: model=hf model.path=<id of the hub, or a folder>"]

@@ -227,8 +227,7 @@ class RunFolder:
         """Return the plan of an earlier run here, else its record, as plain values; empty if neither can be read."""
         for name in (self.PLAN, self.RECORD):
             with contextlib.suppress(RecordError):
-                values = read_json(self.path / name)
-                if isinstance(values, dict):
+                if isinstance(values := read_json(self.path / name), dict):
                     return values
         return {}
 

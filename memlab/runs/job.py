@@ -247,8 +247,7 @@ class SearchResult:
 
     def thrashes(self, size: int) -> bool:
         """Whether a size fits, but the allocator had to free and retry, or a smaller size is faster (``SLOWER``)."""
-        record = self.tried[size]
-        if record.status != "ok":
+        if (record := self.tried[size]).status != "ok":
             return False
         rate = self.rate(size)
         smaller = [self.rate(less) for less, other in self.tried.items() if less < size and other.status == "ok"]

@@ -42,9 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     note = arguments.note.read_text(encoding="utf-8") if arguments.note else ""
     refused: list[tuple[str, str]] = []
     records = list(read_records(arguments.paths))
-    pairs = [
-        pair for name, some in of_sweeps(records) for pair in judged(name, some, refused, kept_in=arguments.records)
-    ]
+    pairs = [pair for name, some in of_sweeps(records) for pair in judged(name, some, refused, arguments.records)]
     points = [point for _, point in pairs]
     commands = list(judged_commands(records, kept_in=arguments.records))
     if not points and not commands:

@@ -44,9 +44,7 @@ def _figure(points: Sequence[Judged]) -> Figure:
         axes.set_title(f"{PANELS[key]}: {found.n} points\n{errors}", fontsize=9.0)
         axes.set(xscale="log", xlabel="measured, GiB, highest rank")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(
-            FuncFormatter(lambda value, _: f"{value:g}" if f"{value:.0e}"[0] in "25" else "")
-        )
+        axes.xaxis.set_minor_formatter(FuncFormatter(lambda gib, _: f"{gib:g}" if f"{gib:.0e}"[0] in "25" else ""))
     panels[0][0].set_ylabel("predicted against measured, %")
     panels[0][0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))
     figure.suptitle(

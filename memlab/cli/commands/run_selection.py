@@ -70,8 +70,7 @@ def latest_sweep() -> Path:
 
 def _latest(what: str, folders: Iterable[Path]) -> Path:
     """Return the first of ``folders`` (newest first). Raises :class:`MemlabError` if there is none."""
-    found = next(iter(folders), None)
-    if found is None:
+    if (found := next(iter(folders), None)) is None:
         raise MemlabError(f"No {what} below {OUTPUTS}/ in the current folder. Name a folder: memlab COMMAND FOLDER.")
     print(f"the latest {what}: {safe(found)}", file=sys.stderr)
     return found
