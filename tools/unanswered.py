@@ -11,8 +11,6 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memlab.core.config import Config
-from memlab.core.config_experiment import Training
 from memlab.files.disk import write_output
 from memlab.simulator.constants import GPU_MODELS
 from memlab.simulator.rank import cuda, native, shapes, stand_ins
@@ -30,7 +28,7 @@ _BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 def document() -> str:
     """Write the page as Markdown. The stand-ins change torch in this process."""
     recorder, of_torch = Recorder(Trace(0, 1), FakeTensorMode()), set(op_implementations_dict)
-    stand_ins.install(recorder, Config(training=Training(loop="command")), GPU_MODELS["H200"])
+    stand_ins.install(recorder, GPU_MODELS["H200"])
     operators = [each for each in _operators() if each._schema.returns]
     answered = shapes.FROM_VALUES | WITH_INDICES | recorder.answers.keys() | (op_implementations_dict.keys() - of_torch)
     own = [each for each in operators if each not in answered and not is_made_of_others(each)]
@@ -65,8 +63,7 @@ def _operators() -> Iterator[OpOverload]:
 def _functions() -> list[str]:
     """Names in ``torch._C``, also those that only a build for CUDA has: its Python code asks for them."""
     sources = (path.read_text(encoding="utf-8") for path in Path(torch.cuda.__file__).parent.rglob("*.py"))
-    asked = {name for text in sources for name in re.findall(r"\b_C\.(_\w+)", text)}
-    return sorted(asked | set(dir(torch._C)))
+    return sorted({name for text in sources for name in re.findall(r"\b_C\.(_\w+)", text)} | set(dir(torch._C)))
 
 
 def _callers(functions: Iterable[str]) -> Iterator[str]:

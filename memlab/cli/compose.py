@@ -40,7 +40,8 @@ def register() -> None:
     for free in FREE_DICTS:  # any key is valid in these, without a '+'
         OmegaConf.set_struct(OmegaConf.select(schema, free), False)
     ConfigStore.instance().store(name="schema", node=schema, provider="memlab")
-    for name, resolver in {"local": local, "price": _price, "run_id": _run_id, "otherwise": _otherwise}.items():
+    resolvers: dict[str, Any] = {"local": local, "price": _price, "run_id": _run_id, "otherwise": _otherwise}
+    for name, resolver in resolvers.items():
         OmegaConf.register_new_resolver(name, resolver, replace=True)
 
 

@@ -105,9 +105,8 @@ def _hint(path: str, key: str, value: Any, keys: library_keys.Keys) -> str:
     """Make a hint: the nearest key, or the words here for its values if groups set them."""
     for meant in get_close_matches(key, keys, n=1, cutoff=0.5):
         words = [_word_of_a_group(*each) for each in flat({f"{path}.{meant}": value}, ALL_LEVELS).items()]
-        known = [word for word in words if word is not None]
-        if len(known) == len(words):
-            return f"Here it is {' '.join(known)}."
+        if None not in words:
+            return f"Here it is {' '.join(filter(None, words))}."
     return nearest(key, keys, f"{path}.")
 
 

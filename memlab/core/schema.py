@@ -114,7 +114,8 @@ _LISTS = {float: "a list of numbers", str: "a list of names"}
 
 def check_field(spec: dataclasses.Field) -> Check:
     """Build the check of a dataclass field from its type and the limits in its metadata."""
-    return check_of(Annotated[spec.type, Limits(**spec.metadata)] if spec.metadata else spec.type)
+    annotation: Any = Annotated[spec.type, Limits(**spec.metadata)] if spec.metadata else spec.type
+    return check_of(annotation)
 
 
 @cache

@@ -51,8 +51,7 @@ def _places(config: Config) -> set[str]:
 
 def _file(config: Config) -> Path | None:
     """Return the file of a data set; ``None`` if memlab makes its rows."""
-    sources = {"sample": SAMPLE, "jsonl": Path(config.data.path or "").resolve()}
-    return sources.get(config.data.source)
+    return {"sample": SAMPLE, "jsonl": Path(config.data.path or "").resolve()}.get(config.data.source)
 
 
 def _rows(config: Config) -> int:

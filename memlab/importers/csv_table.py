@@ -107,11 +107,9 @@ def parse_map(words: Iterable[str]) -> list[Column]:
             raise MemlabError(f"--map {word}: write KEY=COLUMN or KEY=COLUMN:UNIT.")
         if key not in RECORD_KEYS and key not in GROUPS and key.partition(".")[0] not in GROUPS:
             raise MemlabError(f"--map {word}: no record key '{key}'. {nearest(key, [*RECORD_KEYS, *GROUPS])}")
-        unit = "B"
-        if key in BYTES:
-            name, _, unit = name.rpartition(":") if ":" in name else (name, "", "B")
-            if unit not in UNITS:
-                raise MemlabError(f"--map {word}: no unit '{unit}'. {nearest(unit, UNITS)}")
+        name, _, unit = name.rpartition(":") if key in BYTES and ":" in name else (name, "", "B")
+        if unit not in UNITS:
+            raise MemlabError(f"--map {word}: no unit '{unit}'. {nearest(unit, UNITS)}")
         columns.append(Column(key, name, UNITS[unit]))
     return columns
 

@@ -59,9 +59,7 @@ def _with_price_of_gpu(hardware: Any) -> Any:
 
 def whole_rank(rank: Any) -> Any:
     """Return the values of a rank with defaults for the figures that it lacks, without keys that are no figures."""
-    if not isinstance(rank, dict):
-        return rank
-    return _RANK_DEFAULTS | {key: value for key, value in rank.items() if key in _RANK}
+    return _RANK_DEFAULTS | {key: rank[key] for key in rank if key in _RANK} if isinstance(rank, dict) else rank
 
 
 def decode_plan(values: Any, where: str) -> Plan:

@@ -231,12 +231,8 @@ def _phases(events: Iterable[_Event]) -> Callable[[float], str]:
     """Return the function from a time of the trace to the phase then."""
     marks = sorted((event.begin, event.name) for event in events if event.is_mark and event.name.startswith(PIECE))
     times, names = [time for time, _ in marks], [name.removeprefix(PIECE) for _, name in marks]
-
-    def phase_at(time: float) -> str:
-        index = bisect_left(times, time)
-        return names[index] if index < len(names) else ""
-
-    return phase_at
+    names.append("")  # of what comes after the last mark
+    return lambda time: names[bisect_left(times, time)]
 
 
 _Call = tuple[float, str, float, int]  # begin in microseconds, operator, seconds of its own, bytes

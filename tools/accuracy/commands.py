@@ -52,7 +52,8 @@ class MeasuredCommand:
 
     def judged(self, predicted: Record) -> JudgedCommand:
         """Compare the measurement with a prediction, and with the first one."""
-        return self._beside(predicted, self.first and self._beside(self.first, None))
+        first = None if self.first is None else self._beside(self.first, None)
+        return self._beside(predicted, first)
 
     def _beside(self, predicted: Record, first: JudgedCommand | None) -> JudgedCommand:
         measured = self.record

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from math import prod
 
 from memlab.core.config import Config
@@ -34,8 +33,7 @@ class MeasuredLaunch:
 def predictions(sweep: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
     """Yield (measured, predicted) for each record of a sweep that shows whether GPU memory was enough."""
     found = [(launch, launch.plans()) for launch in launches(sweep)]
-    traceable = [plans for _, plans in found if not unpredictable(plans[0].config)]
-    trace_missing(chain.from_iterable(traceable))  # all in one process
+    trace_missing(plan for _, plans in found if not unpredictable(plans[0].config) for plan in plans)  # in one process
     for launch, plans in found:
         predicted: list[Record] = []
         while len(predicted) < len(plans):  # after an out-of-memory, a new launch begins

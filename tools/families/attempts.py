@@ -65,10 +65,8 @@ def _plan(config: Config, family: ModelFamily) -> Plan:
 
 
 def _attempt(family: ModelFamily, task: Task | None, failed: dict[Path, str], calibrations: Calibrations) -> Attempt:
-    if task is None:
-        return Attempt(family, reason=family.reason)
-    if task.path in failed:
-        return Attempt(family, reason=failed[task.path])
+    if task is None or task.path in failed:
+        return Attempt(family, reason=failed[task.path] if task else family.reason)
     trace = Trace.load(task.path)
     config = task.plan.config
     step_time = predict_step_time(config, {0: trace}, calibrations.step)

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     folders = [run_folder(folder) for folder in arguments.folders or [latest_run()]]
     _check_options(arguments, len(folders))
     if arguments.time:
-        return _show_time(*folders)
+        return _show_time(console(pipe_width=WIDTH), *folders)
     try:
         runs = [explain(folder, arguments.rank) for folder in folders]
     except RecordError:
@@ -150,11 +150,9 @@ def _check_options(arguments: argparse.Namespace, folders: int) -> None:
         raise MemlabError(f"{twice}: two options name this file. Name a file for each.")
 
 
-def _show_time(folder: RunFolder, predicted: RunFolder | None = None) -> int:
+def _show_time(out: Any, folder: RunFolder, predicted: RunFolder | None = None) -> int:
     from memlab.analyse.explain.explained import doubts
     from memlab.analyse.explain.time_by_kind import compare
-    from memlab.report.screen import WIDTH
-    from memlab.report.text import console
     from memlab.report.time_text import show_time_by_kind
 
     comparison = compare(folder, predicted)
@@ -162,5 +160,5 @@ def _show_time(folder: RunFolder, predicted: RunFolder | None = None) -> int:
     if (record := of.read_record()).source == PREDICTED:
         for doubt in doubts(record):
             print(safe(f"{of}: {doubt}"), file=sys.stderr)
-    show_time_by_kind(comparison, console(pipe_width=WIDTH))
+    show_time_by_kind(comparison, out)
     return 0
