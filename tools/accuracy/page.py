@@ -144,14 +144,14 @@ def _commands(commands: Sequence[JudgedCommand]) -> list[str]:
     predicted = _versions(each.predictor for each in commands)
     versions = f"Measured with {measured}; predicted with {predicted}.\n"
     sweeps = sorted(grouped(commands, lambda command: command.sweep).items())
-    rows = [row for sweep in sweeps for quantity in PEAKS for row in _errors([sweep], quantity)]
+    rows = [row for sweep in sweeps for quantity in PEAKS for row in _error_rows([sweep], quantity)]
     by_phase = [(phase.replace("_", " "), _in_phase(commands, phase)) for phase in COMMAND_PHASES]
     return [
         "## Training commands\n",
         COMMANDS + versions,
         _table("sweep", rows),
         _verdicts(commands),
-        *(_table("phase", _errors(by_phase, quantity)) for quantity in PEAKS),
+        *(_table("phase", _error_rows(by_phase, quantity)) for quantity in PEAKS),
         *(_commands_of(sweep, some) for sweep, some in sweeps),
     ]
 
@@ -165,7 +165,7 @@ def _in_phase(commands: Sequence[JudgedCommand], phase: str) -> list[JudgedComma
     return [replace(each, errors=each.phases[phase]) for each in commands if phase in each.phases]
 
 
-def _errors(groups: Iterable[tuple[str, Sequence[Compared]]], quantity: str) -> list[tuple[str, Errors | None]]:
+def _error_rows(groups: Iterable[tuple[str, Sequence[Compared]]], quantity: str) -> list[tuple[str, Errors | None]]:
     """Return the rows of a table of errors: one for each group, a name and its points."""
     return [(f"{name}: {NAMES[quantity]}", errors_of(some, quantity)) for name, some in groups]
 
@@ -199,7 +199,7 @@ def _error(error: float | None) -> str:
 
 def _by_sweep(points: Sequence[Judged], note: str) -> list[str]:
     sweeps = sorted(grouped(points, lambda point: point.sweep).items())
-    tables = (_table("sweep", _errors(sweeps, quantity)) for quantity in PEAKS)
+    tables = (_table("sweep", _error_rows(sweeps, quantity)) for quantity in PEAKS)
     verdicts = [
         (name, str(each.n), str(each.out_of_memory), units.percent(each.right / each.n, 1))
         for name, each in ((name, verdicts_of(some)) for name, some in sweeps)
