@@ -21,9 +21,9 @@ class Size:
     samples: int | None = None
     tokens: int | None = None  # with padding
     real_tokens: int | None = None  # those that the attention mask keeps
-    longest: int | None = None  # tokens of the longest sample, without padding if that is known
-    length: int | None = None  # tokens of a sample with its padding, the most of all micro batches
-    largest: int | None = None  # samples of the largest micro batch
+    longest_sample: int | None = None  # tokens of the longest sample, without padding if that is known
+    padded_length: int | None = None  # tokens of a sample with its padding, the most of all micro batches
+    largest_micro_batch: int | None = None  # samples of the largest micro batch
 
     def __add__(self, other: "Size") -> "Size":
         """Add the sizes of two micro batches. A figure that one of them lacks is not known of both."""
@@ -40,7 +40,7 @@ def size_of(batch: Any, samples: int | None = None) -> Size:
     first tensor, which are more where a sample is a pair of texts, and fewer where samples are packed.
     """
     size = _size_of(batch)
-    return size if samples is None else replace(size, samples=samples, largest=samples)
+    return size if samples is None else replace(size, samples=samples, largest_micro_batch=samples)
 
 
 def _size_of(batch: Any) -> Size:
@@ -53,7 +53,7 @@ def _size_of(batch: Any) -> Size:
         length = sum(tensor.shape[1] for tensor in completions)
         return Size(samples, samples * length, None, length, length, samples)
     if not ids:
-        return Size(samples, largest=samples)
+        return Size(samples, largest_micro_batch=samples)
     tokens, length = sum(tensor.numel() for tensor in ids), max(tensor.shape[-1] for tensor in ids)
     if lengths := _packed_lengths(named):
         return Size(samples, tokens, sum(lengths), max(lengths), length, samples)
@@ -84,11 +84,9 @@ def _packed_lengths(named: Mapping[str, Any]) -> list[int]:
 
 def _flat(batch: Any) -> list[Any]:
     """List the members of nested tuples, lists and dicts."""
-    if isinstance(batch, Mapping):
-        return [leaf for value in batch.values() for leaf in _flat(value)]
-    if isinstance(batch, tuple | list):
-        return [leaf for value in batch for leaf in _flat(value)]
-    return [batch]
+    if not isinstance(batch, Mapping | tuple | list):
+        return [batch]
+    return [leaf for value in (batch.values() if isinstance(batch, Mapping) else batch) for leaf in _flat(value)]
 
 
 class Batches:

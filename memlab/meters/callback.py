@@ -3,7 +3,7 @@
 import atexit
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 
 from transformers import TrainerCallback
 
@@ -17,12 +17,11 @@ class MeasuringCallback(TrainerCallback):
 
     def __init__(self, measure: Callable[[str], AbstractContextManager]):
         self.measure = measure
-        self.context: AbstractContextManager | None = None
+        self.context = ExitStack()
 
     def on_train_begin(self, args, state, control, **kwargs):
         self._leave_after_exception()
-        self.context = self.measure(args.output_dir)
-        self.context.__enter__()
+        self.context.enter_context(self.measure(args.output_dir))
         atexit.register(self._leave_after_exception)
 
     def on_train_end(self, args, state, control, **kwargs):
@@ -32,7 +31,5 @@ class MeasuringCallback(TrainerCallback):
         self._leave(getattr(sys, "last_value", None))
 
     def _leave(self, error: BaseException | None) -> None:
-        context, self.context = self.context, None
         atexit.unregister(self._leave_after_exception)
-        if context is not None:
-            context.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        self.context.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)

@@ -27,8 +27,7 @@ def _of_loops(steps_done: int) -> int | None:
     """Return the last step, if the passes that have begun made as many steps as the others will."""
     begun, total = 1, 1
     for frame in user_frames():
-        variables = {**frame.f_globals, **local_variables(frame)}
-        passes = passes_of(loops_of(frame), variables)
+        passes = passes_of(loops_of(frame), {**frame.f_globals, **local_variables(frame)})
         if passes is None:
             return None
         begun, total = (passes[0] - 1) * total + begun, total * passes[1]

@@ -69,9 +69,8 @@ class Ending:
         if code and self.failure:
             return {**self.failure, "exit_code": code}
         if code:
-            reason = f"{_told(given)}."
-            told = {"status": "failed", "reason": reason, "ended": "exit", "exit_code": code, "where": where}
-            return {**told, "failed_at": time.time()}
+            told = {"status": "failed", "reason": f"{_told(given)}.", "ended": "exit", "exit_code": code}
+            return {**told, "where": where, "failed_at": time.time()}
         if not steps_done:
             return {"status": "failed", "reason": "no optimizer step seen", "ended": "finished"}
         return {"status": "ok", "ended": "finished"}

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from .batches import Size
-from .peaks import Peaks
+from .memory import Peaks
 from .phases import IN_A_STEP, ONCE, Piece
 
 
@@ -49,7 +49,7 @@ class Figures:
     def name_batch_of_peak(self, step: int, size: Size | None) -> None:
         """Say what the batch of a step was, if the highest peak so far is in it."""
         if size is not None and self.peak.get("step") == step:
-            self.peak |= {"samples": size.samples, "tokens": size.tokens, "longest_sample": size.longest}
+            self.peak |= {"samples": size.samples, "tokens": size.tokens, "longest_sample": size.longest_sample}
 
     def forget_step(self, number: int) -> None:
         """Take the number of a step off the figures: what came after the last optimizer step was no step."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .batches import Size
 from .keepers import Keepers
 from .own_errors import contained
 from .steps import Step
@@ -43,8 +44,8 @@ class Growth:
         requested = step.peaks.end_requested_bytes
         if requested is None or step.number == 1:
             return False
-        size = step.size
-        shape = (step.micro_batches, *((size.samples, size.tokens, size.length, size.largest) if size else ()))
+        size = step.size or Size()
+        shape = (step.micro_batches, size.samples, size.tokens, size.padded_length, size.largest_micro_batch)
         self._ends = self._shapes.setdefault(shape, [])
         self._ends.append((step.number, requested))
         if step.number < self._next_look or not self.bytes_per_step:

@@ -108,7 +108,8 @@ class Keepers:
             taken = _taken(container)
             if taken <= before:
                 continue
-            elements = _elements(container)
+            values = container.values() if isinstance(container, Mapping) else container
+            elements = [each for each in values if each is not None]
             first, last = (list(_tensors(end, DEPTH)) for end in (elements[:1], elements[-1:]))
             found = last or first  # those of the newest element: a deque may be filled from the left
             if found and self._seen_some((*first, *last)):
@@ -160,11 +161,6 @@ def _taken(container: Any) -> int:
     if has_places and not isinstance(container[0], int | float | str):
         return sum(each is not None for each in container)
     return len(container)
-
-
-def _elements(container: Any) -> list[Any]:
-    elements = container.values() if isinstance(container, Mapping) else container
-    return [each for each in elements if each is not None]
 
 
 def _all_tensors() -> dict[int, weakref.ref]:

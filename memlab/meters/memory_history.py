@@ -147,11 +147,10 @@ class MemoryHistory:
         phase, step, where = self._at()
         self._read()
         self._driver.name_phase(phase)
-        running = {"phase": phase, "step": step, "where": where, "ends_phase": False}
         marks = {
             "device": torch.cuda.current_device(),
             "first_piece": self._number - len(self._pieces),
-            "pieces": [*self._pieces, running],
+            "pieces": [*self._pieces, {"phase": phase, "step": step, "where": where, "ends_phase": False}],
             "owners": to_json(self._owners),
             "outside": self._driver.to_json(),
         }

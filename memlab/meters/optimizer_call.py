@@ -5,6 +5,7 @@ call have the same calling frame, so the frame's depth and code tell which call 
 """
 
 import sys
+from traceback import walk_stack
 from types import CodeType, FrameType
 
 
@@ -49,7 +50,4 @@ def _is_running(depth: int, code: CodeType) -> bool:
 
 
 def _depth(frame: FrameType) -> int:
-    depth = 0
-    while frame := frame.f_back:
-        depth += 1
-    return depth
+    return sum(1 for _ in walk_stack(frame))

@@ -23,6 +23,7 @@ from .nested_tensors import tensors_in
 from .own_errors import contained
 from .owner import BUCKETS, GRADIENTS, MASTER, Owner, to_json
 from .ownership import Ownership
+from .phases import Piece
 
 ATTRIBUTES = {
     "fp32_partitioned_groups_flat": MASTER,
@@ -46,8 +47,7 @@ def owned() -> Iterator[tuple[torch.Tensor, Owner]]:
             if held and name == "ipg_buckets":  # objects by dtype, which hold their buffers
                 held = [bucket.buffer for bucket in held.values()]
             for tensor in tensors_in(held):
-                dtype = str(tensor.dtype).removeprefix("torch.")
-                yield tensor, Owner(kind, "", name, dtype, True)
+                yield tensor, Owner(kind, "", name, str(tensor.dtype).removeprefix("torch."), True)
 
 
 SNAPSHOT, MARKS = ".out_of_memory.pickle", ".out_of_memory.json"
@@ -104,12 +104,11 @@ class OutOfMemoryKeeper:
         self._parts: deque[Part] = deque(maxlen=LAST_PARTS)
         self._unwritten: tuple[dict[str, Any], dict[str, Any]] | None = None  # snapshot and marks
 
-    def part_ends(
-        self, phase: str | None, step: int | None, allocated: int, peak_allocated: int, peak_reserved: int
-    ) -> None:
+    def piece_ends(self, phase: str | None, step: int | None, piece: Piece) -> None:
         """Remember a part of the run. Parts outside the phases are left out."""
-        if phase is not None:
-            self._parts.append(Part(phase, step, time.time(), allocated, peak_allocated, peak_reserved))
+        now = piece.reading
+        if phase is not None and now.allocated is not None:
+            self._parts.append(Part(phase, step, time.time(), now.allocated, now.peak_allocated, now.peak_reserved))
 
     def forget_parts(self) -> None:
         """Forget the parts of the run so far: another one begins in this process."""

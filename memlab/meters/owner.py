@@ -35,16 +35,10 @@ class Owner(NamedTuple):
 def add_owner(owners: MutableMapping[int, Owner], block: int, owner: Owner) -> None:
     """Note the owner of a block. Parameters of one kind share it; of two kinds, the later one is right."""
     before = owners.get(block)
-    is_shared = before is not None and before.kind == owner.kind and before.parameter != owner.parameter
-    owners[block] = _shared(before, owner) if before is not None and is_shared else owner
-
-
-def _shared(first: Owner, second: Owner) -> Owner:
-    return first._replace(
-        parameter=_common(first.parameter, second.parameter),
-        trains=first.trains or second.trains,
-        parameters=first.parameters + 1,
-    )
+    if before is not None and before.kind == owner.kind and before.parameter != owner.parameter:
+        name, trains = _common(before.parameter, owner.parameter), before.trains or owner.trains
+        owner = before._replace(parameter=name, trains=trains, parameters=before.parameters + 1)
+    owners[block] = owner
 
 
 def _common(first: str, second: str) -> str:

@@ -3,6 +3,7 @@
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -91,7 +92,8 @@ class Ownership:
         of_optimizers = {
             parameter: optimizer.state.get(parameter)
             for optimizer in list(self._optimizers())
-            for parameter in (*_trained(optimizer), *optimizer.state)  # between steps, ZeRO-3 empties the groups
+            # between steps, ZeRO-3 empties the groups
+            for parameter in (*chain(*(group["params"] for group in optimizer.param_groups)), *optimizer.state)
             if isinstance(parameter, torch.Tensor)
         }
         # Of two owners of the same memory the later counts: a model's parameter before that of an optimizer alone, and
@@ -111,10 +113,6 @@ class Ownership:
         for model, label in list(self._labels.items()):
             for path, buffer in model.named_buffers():
                 yield buffer, Owner(BUFFERS, label, model_tree.name_in(model, path), "", False)
-
-
-def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _parts(tensor: Any) -> Iterator[torch.Tensor]:

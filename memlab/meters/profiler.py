@@ -94,8 +94,7 @@ class StepsProfiler:
             if not plain.exists():
                 raise OSError(f"torch could not write {plain}, as on a full disk")
             with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
-                head = source.read(HEAD)
-                target.write(re.sub(rb'"host_name": *"[^"]*",', b"", head))
+                target.write(re.sub(rb'"host_name": *"[^"]*",', b"", source.read(HEAD)))
                 shutil.copyfileobj(source, target)
             packed.replace(path)
         finally:
@@ -110,7 +109,8 @@ class StepsProfiler:
             self._profile.stop()
             self._profile = None
 
-    def piece_ends(self, phase: str | None) -> None:
+    @contained
+    def piece_ends(self, phase: str | None, *_: Any) -> None:
         """Mark the end of a part of the run, which was one of ``phase``."""
         if self.runs:
             with record_function(PIECE + (phase or "").removeprefix("first_")):

@@ -16,9 +16,9 @@ def start(torch):
     """Load the meters. Whatever fails in them, the script goes on."""
     try:
         open(os.path.join(HERE, "loaded"), "a").close()  # install.LOADED
-        from memlab_attach.meters import start
+        from memlab_attach.meters import options, start
 
-        start.start(HERE)
+        start.begin(options.Options.read(HERE))
     except Exception as error:
         print(f"memlab: nothing is measured in process {os.getpid()}: {error!r}", file=sys.stderr)
 

@@ -13,18 +13,12 @@ from .memory_history import MemoryHistory
 from .options import Options
 from .out_of_memory import FailedRequest, OutOfMemoryKeeper
 from .own_errors import contained
-from .phases import Piece
 from .profiler import StepsProfiler
 from .rank_file import RUNNING, RankFile, rank_number
 from .session import Session
 
 _file: RankFile | None = None
 """Of this process, once it has begun to measure."""
-
-
-def start(folder: str) -> None:
-    """Measure from the import of torch to the end of the process. ``folder``: the one with options.json."""
-    begin(Options.read(folder))
 
 
 def begin(options: Options, memory: Memory | None = None) -> RankFile:
@@ -62,18 +56,13 @@ def _keep_out_of_memory(session: Session, file: RankFile) -> OutOfMemoryKeeper:
     """Keep what the allocator holds when memory runs out. Until then, note the parts of the run alone."""
     keeper = OutOfMemoryKeeper(file.place)
 
-    def piece_ends(phase: str | None, step: int | None, piece: Piece) -> None:
-        memory = piece.reading
-        if memory.allocated is not None:
-            keeper.part_ends(phase, step, memory.allocated, memory.peak_allocated, memory.peak_reserved)
-
     def runs_out_of_memory(request: FailedRequest, where: str | None) -> None:
         phase, step, _ = _at(session)
         keeper.keep(request, phase, step, where)
         if session.is_rank:  # a process that never trains has no files
             keeper.end()
 
-    session.callbacks.piece.append(piece_ends)
+    session.callbacks.piece.append(keeper.piece_ends)
     session.callbacks.starts_over = keeper.forget_parts
     session.callbacks.out_of_memory = runs_out_of_memory
     return keeper
@@ -114,16 +103,12 @@ def _profile(session: Session, file: RankFile) -> StepsProfiler:
     profiler = StepsProfiler(file.place)
 
     @contained
-    def piece_ends(phase: str | None, step: int | None, piece: Piece) -> None:
-        profiler.piece_ends(phase)
-
-    @contained
     def step_ends() -> None:
         profiler.step_ends()
         if session.steps_done == session.options.profile and file.rank == 0:
             profiler.begin()
 
-    session.callbacks.piece.append(piece_ends)
+    session.callbacks.piece.append(profiler.piece_ends)
     session.callbacks.step.append(step_ends)
     return profiler
 

@@ -2,15 +2,15 @@
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from .batches import Size
 from .clock import Mark, seconds
+from .memory import Peaks
 from .own_errors import contained
-from .peaks import Peaks
 from .phases import Piece
 
 LAST_WAIT_S = 5
@@ -52,17 +52,12 @@ class Step:
 
     def row(self, skipped: bool) -> dict[str, Any]:
         """Return the figures of the step, without its seconds."""
-        size, peaks = self.size or Size(), self.peaks
+        peaks = self.peaks
         return {
             "step": self.number,
             "seconds": None,
             "micro_batches": self.micro_batches,
-            "samples": size.samples,
-            "tokens": size.tokens,
-            "real_tokens": size.real_tokens,
-            "longest_sample": size.longest,
-            "padded_length": size.length,
-            "largest_micro_batch": size.largest,
+            **asdict(self.size or Size()),
             "peak_allocated_bytes": peaks.peak_allocated_bytes,
             "peak_active_bytes": peaks.peak_active_bytes,
             "peak_reserved_bytes": peaks.peak_reserved_bytes,

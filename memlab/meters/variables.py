@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
@@ -76,11 +77,7 @@ def user_variables() -> Iterator[tuple[Variable, Any]]:
 
 def user_frames() -> Iterator[FrameType]:
     """Yield the running functions of the script, the innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if user_file(frame.f_code.co_filename):
-            yield frame
-        frame = frame.f_back
+    return (frame for frame, _ in walk_stack(sys._getframe(1)) if user_file(frame.f_code.co_filename))
 
 
 def loops_of(frame: FrameType) -> list[Any]:

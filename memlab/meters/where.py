@@ -4,7 +4,7 @@ import functools
 import os
 import sys
 import sysconfig
-from traceback import walk_tb
+from traceback import walk_stack, walk_tb
 from types import FrameType
 
 _START = os.getcwd()
@@ -21,21 +21,16 @@ def user_line(frame: FrameType | None = None) -> str | None:
 
     ``frame``: default, the caller's. ``None``: no frame is the user's, as under a command of an installed package.
     """
-    frame = frame or sys._getframe(1)
-    while frame is not None:
-        if name := user_file(frame.f_code.co_filename):
-            return f"{name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return None
+    frames = walk_stack(frame or sys._getframe(1))
+    places = (f"{name}:{line}" for each, line in frames if (name := user_file(each.f_code.co_filename)))
+    return next(places, None)
 
 
 def raised_at(error: BaseException) -> str | None:
     """Return ``file:line`` of the innermost frame of the user in the traceback of an exception."""
-    found = None
-    for frame, line in walk_tb(error.__traceback__):
-        name = user_file(frame.f_code.co_filename)
-        found = f"{name}:{line}" if name else found
-    return found
+    frames = walk_tb(error.__traceback__)
+    places = [f"{name}:{line}" for each, line in frames if (name := user_file(each.f_code.co_filename))]
+    return places[-1] if places else None
 
 
 @functools.cache

@@ -35,7 +35,7 @@ def growth():
 def ends(growth: Growth, number: int, kept: int, length: int = 8) -> None:
     """End a step after which ``kept`` outputs are there."""
     step = Step(number, begin=None)
-    step.add_batch(Size(samples=1, length=length))
+    step.add_batch(Size(samples=1, padded_length=length))
     step.peaks.end_requested_bytes = 100 * MIB + kept * EACH
     growth.step_ends(step)
 

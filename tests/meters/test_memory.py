@@ -4,9 +4,8 @@ import pytest
 import torch
 from fake_allocator import Allocator
 
-from memlab.meters.memory import Memory, Reading
+from memlab.meters.memory import Memory, Peaks, Reading
 from memlab.meters.options import Options
-from memlab.meters.peaks import Peaks
 from memlab.meters.phases import BACKWARD, ENGINE_INIT, OPTIMIZER_STEP
 from memlab.meters.session import Session
 

@@ -16,8 +16,10 @@ import torch
 from fake_allocator import Allocator
 
 from memlab.meters import driver_readings, out_of_memory, snapshot_files
+from memlab.meters.memory import Reading
 from memlab.meters.options import Options
 from memlab.meters.out_of_memory import MARKS, SNAPSHOT, FailedRequest, OutOfMemoryKeeper
+from memlab.meters.phases import Piece
 from memlab.meters.session import Session
 
 MIB = 1 << 20
@@ -232,10 +234,15 @@ def test_on_a_full_disk_the_one_before_stays(keeper, tmp_path, monkeypatch):
     assert written(tmp_path) == kept and sorted(tmp_path.iterdir()) == files
 
 
+def part(allocated: int, peak_allocated: int, peak_reserved: int) -> Piece:
+    reading = Reading(0, 0, allocated, peak_allocated=peak_allocated, peak_reserved=peak_reserved)
+    return Piece("forward", reading, seconds=1.0, where=None, ends_phase=True)
+
+
 def test_the_last_parts_of_the_run_are_remembered(keeper, tmp_path):
-    keeper.part_ends(None, None, 1, 2, 3)
+    keeper.piece_ends(None, None, part(1, 2, 3))
     for step in range(100):
-        keeper.part_ends("forward", step, 10 + step, 20 + step, 30 + step)
+        keeper.piece_ends("forward", step, part(10 + step, 20 + step, 30 + step))
     run_out(keeper)
     parts = written(tmp_path)[1]["last_parts"]
     assert len(parts) == out_of_memory.LAST_PARTS

@@ -10,19 +10,18 @@ from .models import class_name
 
 def engines(session: Session) -> list[dict[str, Any]] | None:
     """Describe DeepSpeed's engines, with their configurations as they resolved them; those that train come first."""
-    return [_engine(engine) for engine in sorted(session.objects.engines, key=trains, reverse=True)] or None
-
-
-def _engine(engine: Any) -> dict[str, Any]:
-    config = engine._config
-    return {
-        "config": config._param_dict,
-        "zero": config.zero_config.model_dump(mode="json"),
-        "optimizer": class_name(engine.optimizer),
-        "micro_batch": engine.train_micro_batch_size_per_gpu(),
-        "accumulation": engine.gradient_accumulation_steps(),
-        "train_batch": engine.train_batch_size(),
-    }
+    found = [
+        {
+            "config": engine._config._param_dict,
+            "zero": engine._config.zero_config.model_dump(mode="json"),
+            "optimizer": class_name(engine.optimizer),
+            "micro_batch": engine.train_micro_batch_size_per_gpu(),
+            "accumulation": engine.gradient_accumulation_steps(),
+            "train_batch": engine.train_batch_size(),
+        }
+        for engine in sorted(session.objects.engines, key=trains, reverse=True)
+    ]
+    return found or None
 
 
 def trainer(session: Session) -> str | None:
@@ -52,6 +51,5 @@ def accelerator(session: Session) -> dict[str, Any] | None:
 
 def data_files(session: Session) -> list[dict[str, Any]] | None:
     """List names and sizes of the files that data sets were made of; the size of a remote file is not known."""
-    files = dict.fromkeys(session.data_files)
-    sizes = {file: os.path.getsize(file) if os.path.exists(file) else None for file in files}
+    sizes = {file: os.path.getsize(file) if os.path.exists(file) else None for file in session.data_files}
     return [{"name": os.path.basename(file), "path": file, "bytes": size} for file, size in sizes.items()] or None

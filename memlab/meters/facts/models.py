@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -48,10 +47,10 @@ def models(session: Session) -> list[dict[str, Any]]:
         model, wrappers = model_tree.unwrapped(root)
         parameters = list(model.parameters())
         if parameters:
-            wrappers += ["FSDPModule"] * _is_sharded(model)
-            found.append(
-                {**_described(model, parameters), "trained": session.objects.train(model), "wrappers": wrappers}
-            )
+            # ``fully_shard`` gives a model a class of its own
+            wrappers += ["FSDPModule"] * any(each.__name__ == "FSDPModule" for each in type(model).__mro__)
+            of_model = {"trained": session.objects.train(model), "wrappers": wrappers}
+            found.append(_described(model, parameters) | of_model)
     return sorted(found, key=lambda model: (not model["trained"], -model["parameters"]))
 
 
@@ -59,30 +58,22 @@ def _described(model: torch.nn.Module, parameters: list[torch.nn.Parameter]) -> 
     total, trainable = parameter_counts(model)
     config = getattr(model, "config", None)
     adapters = getattr(model, "peft_config", None)
+    quantization = getattr(config, "quantization_config", None)
+    convolutions = (module for module in model.modules() if isinstance(module, torch.nn.modules.conv._ConvNd))
+    of_convolutions = (parameter for module in convolutions for parameter in module.parameters(recurse=False))
     return {
         "class": class_name(model),
         "parameters": total,
         "trainable_parameters": trainable,
-        "convolution_parameters": sum(map(parameter_size, _of_convolutions(model))),
+        "convolution_parameters": sum(map(parameter_size, of_convolutions)),
         "dtypes": _dtypes(parameters),
         "device": str(parameters[0].device),
         "config": config.to_dict() if hasattr(config, "to_dict") else None,
         "attention": getattr(config, "_attn_implementation", None),
         "gradient_checkpointing": any(getattr(module, "gradient_checkpointing", False) for module in model.modules()),
         "adapters": {name: each.to_dict() for name, each in adapters.items()} if adapters else None,
-        "quantization": _quantization(config),
+        "quantization": quantization.to_dict() if hasattr(quantization, "to_dict") else quantization,
     }
-
-
-def _of_convolutions(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
-    for module in model.modules():
-        if isinstance(module, torch.nn.modules.conv._ConvNd):
-            yield from module.parameters(recurse=False)
-
-
-def _quantization(config: Any) -> dict[str, Any] | None:
-    found = getattr(config, "quantization_config", None)
-    return found.to_dict() if hasattr(found, "to_dict") else found
 
 
 def _dtypes(parameters: list[torch.nn.Parameter]) -> dict[str, int]:
@@ -90,11 +81,6 @@ def _dtypes(parameters: list[torch.nn.Parameter]) -> dict[str, int]:
     for parameter in parameters:
         counts[str(parameter.dtype).removeprefix("torch.")] += parameter_size(parameter)
     return dict(counts)
-
-
-def _is_sharded(model: torch.nn.Module) -> bool:
-    """Whether ``fully_shard`` has given the model a class of its own."""
-    return any(each.__name__ == "FSDPModule" for each in type(model).__mro__)
 
 
 def class_name(value: Any) -> str:

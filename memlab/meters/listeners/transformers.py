@@ -43,9 +43,6 @@ def listen_to_trainer(module: ModuleType, session: Session) -> None:
     def train_ended(*args: Any, **kwargs: Any) -> None:
         session.trainer_runs = False
 
-    def step_begins(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
-        session.forward_begins(inputs)
-
     heard: set[type] = set()
 
     def hear_of_losses(kind: type) -> None:
@@ -53,10 +50,7 @@ def listen_to_trainer(module: ModuleType, session: Session) -> None:
         owner = next(each for each in kind.__mro__ if "compute_loss" in vars(each))
         if owner not in heard:
             heard.add(owner)
-            listening(owner, "compute_loss", before=loss_begins)
-
-    def loss_begins(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
-        session.loss_begins(inputs)
+            listening(owner, "compute_loss", before=lambda _, model, inputs, *args, **kw: session.loss_begins(inputs))
 
     listening(trainer, "train", before=train_begins, after=train_ended)
-    listening(trainer, "training_step", before=step_begins)
+    listening(trainer, "training_step", before=lambda _, model, inputs, *args, **kw: session.forward_begins(inputs))
