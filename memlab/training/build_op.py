@@ -6,8 +6,7 @@ from deepspeed.accelerator import get_accelerator
 
 
 def main() -> None:
-    builder = get_accelerator().create_op_builder(f"{sys.argv[1]}Builder")
-    builder.load(verbose=False)
+    get_accelerator().create_op_builder(f"{sys.argv[1]}Builder").load(verbose=False)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Training data: batches of exactly (micro batch, tokens), one for each forward."""
 
+import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from torch.utils.data import Dataset
 from memlab.core.config import Config, Data
 from memlab.core.errors import ConfigError
 from memlab.files import json_file
+from memlab.training.model import base_model
 
 SAMPLE = Path(__file__).parent / "sample"
 GUANACO = "timdettmers/openassistant-guanaco"
@@ -29,20 +31,11 @@ class Shape:
 class Batches(Dataset):
     """The batches of one rank: all batches of the first shape, then of the second, and so on."""
 
-    def __init__(
-        self,
-        config: Config,
-        shapes: Sequence[Shape],
-        *,
-        vocabulary: int,
-        rank: int,
-        world_size: int,
-        shift_labels: bool,
-    ):
-        """``shift_labels``: the model accepts labels that are already shifted; otherwise it shifts them itself."""
+    def __init__(self, model: torch.nn.Module, config: Config, shapes: Sequence[Shape], rank: int, world_size: int):
         self.shapes = [shape for shape in shapes for _ in range(shape.batches)]
+        vocabulary = model.config.get_text_config().vocab_size
         if config.data.source == "random":
-            self.make = _random_batch(vocabulary, shift_labels)
+            self.make = _random_batch(vocabulary, shift_labels=_takes_shifted_labels(model))
         else:
             self.make = _text_batch(config, vocabulary, rank, world_size)
         self.seed = config.seed * 1_000_003 + rank
@@ -55,6 +48,13 @@ class Batches(Dataset):
             raise IndexError(index)
         generator = torch.Generator().manual_seed(self.seed + 7919 * index)
         return self.make(self.shapes[index], index, generator)
+
+
+def _takes_shifted_labels(model: torch.nn.Module) -> bool:
+    """Whether the model accepts labels that are already shifted; otherwise it shifts them itself. It does if
+    ``forward`` passes keyword arguments to the loss function, determined as Trainer does it."""
+    parameters = inspect.signature(base_model(model).forward).parameters.values()
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def _random_batch(vocabulary: int, shift_labels: bool):
@@ -79,17 +79,16 @@ def _text_batch(config: Config, vocabulary: int, rank: int, world_size: int):
     """
     tokenizer = load_tokenizer(config)
     texts = load_texts(config.data)
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
 
     def make(shape: Shape, index: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
         first = (index * world_size + rank) * shape.micro
         chosen = [texts[(first + i) % len(texts)] for i in range(shape.micro)]
-        rows = tokenizer(chosen, truncation=True, max_length=shape.tokens)["input_ids"]
-        inputs = torch.full((shape.micro, shape.tokens), pad, dtype=torch.long)
-        mask = torch.zeros((shape.micro, shape.tokens), dtype=torch.long)
-        for i, row in enumerate(rows):
-            inputs[i, : len(row)] = torch.tensor(row)
-            mask[i, : len(row)] = 1
+        padded = {"truncation": True, "padding": "max_length", "return_attention_mask": True}
+        rows = tokenizer(chosen, max_length=shape.tokens, **padded)
+        inputs, mask = torch.tensor(rows["input_ids"]), torch.tensor(rows["attention_mask"])
         if int(inputs.max()) >= vocabulary:
             raise ConfigError(
                 f"data={config.data.source}: the tokenizer has token {int(inputs.max())}, but the model's vocabulary "

@@ -20,13 +20,13 @@ from memlab.meters.facts.models import parameter_counts
 from memlab.meters.phases import FORWARD
 from memlab.runs.folder import RunFolder
 from memlab.system.shared_memory import segment
-from memlab.training.driver import Driver
+from memlab.training.data import Batches
 from memlab.training.flops import model_flops
 from memlab.training.live_tensors import LiveTensors
 from memlab.training.model import build_model
 from memlab.training.output import write_output_to
-from memlab.training.point import Point
-from memlab.training.trainer import PointsTrainer, Steps, batches_for, training_arguments
+from memlab.training.point import Driver, Point
+from memlab.training.trainer import PointsTrainer, Steps, training_arguments
 
 MEASURED = (
     *("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "phases", "num_alloc_retries", "num_ooms"),
@@ -92,8 +92,7 @@ class Launch:
             torch.cuda.set_device(self.device)
         # TrainingArguments starts the process group; without one, zero.Init would put the whole model on every rank.
         # While it is alive, transformers builds the model under zero.Init at stage 3, with its DeepSpeed JSON.
-        steps = sum(point.num_steps for point in self.points)
-        arguments = training_arguments(self.plans[0], self.point.folder, steps)
+        arguments = training_arguments(self.plans[0], self.point.folder, sum(point.num_steps for point in self.points))
         if self.live is not None:
             map_and_release(self.rank)
             self.live.resume()
@@ -101,7 +100,7 @@ class Launch:
         self.model = build_model(self.config, self.device)
         self.describe_point()
         shapes, world_size = [point.shape for point in self.points], int(os.environ["WORLD_SIZE"])
-        batches = batches_for(self.model, self.config, shapes, self.rank, world_size)
+        batches = Batches(self.model, self.config, shapes, self.rank, world_size)
         trainer = PointsTrainer(self.model, arguments, batches, on_loss=lambda loss: self.point.losses.append(loss))
         trainer.add_callback(Steps(self, trainer))
         trainer.train()

@@ -6,7 +6,6 @@ transformers takes three times as long with torch.
 
 import json
 import sys
-from typing import Any
 
 if __name__ == "__main__":
     sys.modules["torch"] = None  # type: ignore[assignment]  # transformers then treats torch as not installed
@@ -75,8 +74,7 @@ def problem_of(model: Model) -> str | None:
 
 def main() -> None:
     """Read a list of models as JSON from standard input; print a list of reasons or nulls to standard output."""
-    models: list[dict[str, Any]] = json.load(sys.stdin)
-    print(json.dumps([problem_of(Model(**values)) for values in models]))
+    print(json.dumps([problem_of(Model(**values)) for values in json.load(sys.stdin)]))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch.utils.cpp_extension import CUDA_HOME
 
 from memlab.core.config import Model
+from memlab.system.environment import output_of
 
 
 def main() -> None:
@@ -31,13 +31,8 @@ def main() -> None:
 
 def nvcc_version(cuda_home: str | None) -> str | None:
     """Return the version of the nvcc that DeepSpeed would call, such as ``12.8``; ``None`` if missing or failing."""
-    if cuda_home is None:
-        return None
-    try:
-        said = subprocess.run([Path(cuda_home) / "bin" / "nvcc", "-V"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    match = re.search(r"release (\d+\.\d+)", said.stdout)
+    said = None if cuda_home is None else output_of(str(Path(cuda_home) / "bin" / "nvcc"), "-V")
+    match = re.search(r"release (\d+\.\d+)", said or "")
     return match[1] if match else None
 
 

@@ -1,18 +1,15 @@
 """memlab's training on transformers' Trainer: its arguments, its batches and its events, the same on simulated GPUs."""
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.runs.folder import RunFolder
-from memlab.training.data import Batches, Shape
-from memlab.training.model import base_model
+from memlab.training.data import Batches
 
 
 class PointsTrainer(Trainer):
@@ -60,23 +57,5 @@ class Steps(TrainerCallback):
 def training_arguments(plan: Plan, folder: RunFolder, steps: int) -> TrainingArguments:
     """Return the plan's arguments with the total ``steps`` of all points. Trainer writes nothing into
     ``output_dir``."""
-    changed = {
-        "deepspeed": plan.deepspeed,
-        "output_dir": str(folder),
-        "max_steps": steps,
-    }
-    return TrainingArguments(**{**plan.training_args, **changed})
-
-
-def batches_for(model: torch.nn.Module, config: Config, shapes: Sequence[Shape], rank: int, world_size: int) -> Batches:
-    """Make the batches of a rank. The model accepts shifted labels if ``forward`` passes keyword arguments to the loss
-    function, determined as Trainer does it."""
-    parameters = inspect.signature(base_model(model).forward).parameters.values()
-    return Batches(
-        config,
-        shapes,
-        vocabulary=model.config.get_text_config().vocab_size,
-        rank=rank,
-        world_size=world_size,
-        shift_labels=any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters),
-    )
+    own = {"deepspeed": plan.deepspeed, "output_dir": str(folder), "max_steps": steps}
+    return TrainingArguments(**{**plan.training_args, **own})

@@ -100,12 +100,8 @@ class Request:
             key = numbers[id(task.plan)], task.key.rank
             shape = (task.key.micro, task.key.tokens, str(task.path))
             starts.setdefault(key, EngineStart(*key)).shapes.append(shape)
-        return cls(
-            str(folder),
-            [plan.to_json() for plan in plans.values()],
-            list(starts.values()),
-            cpu_limit_s=cpu_limit_s,
-        )
+        of_plans = [plan.to_json() for plan in plans.values()]
+        return cls(str(folder), of_plans, list(starts.values()), cpu_limit_s=cpu_limit_s)
 
     def save(self) -> Path:
         path = Path(self.folder) / "request.json"

@@ -28,6 +28,7 @@ from memlab.simulator.rank.recorder import Recorder
 from memlab.simulator.rank.stand_ins import bitsandbytes
 from memlab.simulator.rank.stand_ins.attention import FLASH
 from memlab.simulator.trace.trace_format import Trace
+from memlab.training.output import redirect_output
 from memlab.training.simulated.process import EngineStart, Request, variables
 
 POLL_S = 0.02
@@ -95,7 +96,7 @@ def _in_a_fork(function: Callable[..., None], *arguments) -> None:
 
 def _trace_points(request: Request, start: EngineStart, cores: Cores) -> None:
     """Start the engine once, then trace each point in a fork."""
-    _redirect_output(Path(request.folder) / start.log)
+    redirect_output(Path(request.folder) / start.log, os.O_TRUNC)
     began, path = 0.0, ""
 
     def split() -> tuple[int, int]:
@@ -108,7 +109,7 @@ def _trace_points(request: Request, start: EngineStart, cores: Cores) -> None:
             if not forks[-1]:
                 cores.take()
                 micro, tokens, path = shape
-                _redirect_output(Path(request.folder) / start.log_of(path))
+                redirect_output(Path(request.folder) / start.log_of(path), os.O_TRUNC)
                 return micro, tokens
         for fork in forks:
             os.waitpid(fork, 0)
@@ -135,21 +136,12 @@ def _limit_cpu_time(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
 
 
-def _redirect_output(log: Path) -> None:
-    """Redirect standard output and error of this process to ``log``."""
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
-
-
 def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps: int, scratch: str) -> Trace:
     """Trace the (batch, tokens) that ``split`` returns once the engine is ready. Works once per process."""
     os.environ.update(variables(plan), RANK=str(rank))
     trace = Trace(rank, plan.world_size)
     hardware = plan.config.hardware
-    memory_bytes = int((hardware.memory_gib or device.UNKNOWN_GIB) * 2**30)
-    gpus = device.Gpus(hardware.gpu, memory_bytes, plan.world_size)
+    gpus = device.Gpus(hardware.gpu, int((hardware.memory_gib or device.UNKNOWN_GIB) * 2**30), plan.world_size)
     recorder = Recorder(trace, FakeTensorMode(allow_non_fake_inputs=True))
     device.install(recorder, gpus)
     from memlab.training.simulated.training import Shadow

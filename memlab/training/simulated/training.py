@@ -19,10 +19,10 @@ from memlab.simulator.rank import device
 from memlab.simulator.rank.memory_events import OwnedBlocks, block_of
 from memlab.simulator.rank.recorder import Recorder
 from memlab.simulator.trace.memory_kinds import name_kinds
-from memlab.training.data import Shape
+from memlab.training.data import Batches, Shape
 from memlab.training.flops import model_flops
 from memlab.training.model import build_model
-from memlab.training.trainer import PointsTrainer, Steps, batches_for, training_arguments
+from memlab.training.trainer import PointsTrainer, Steps, training_arguments
 
 ENGINE_PHASES = {"forward": "forward", "backward": "backward", "step": "optimizer_step"}
 """Method of the DeepSpeed engine -> phase of its calls."""
@@ -59,7 +59,7 @@ class Shadow:
             trace.model_flops = _flops_by_token_and_pair(model)
         self.recorder.sites.follow_modules(on_entering=self.recorder.counter.module)
         shape = self._shape(self.config.batch.micro, self.config.seq_len.tokens)
-        self.batches = batches_for(model, self.config, [shape], trace.rank, trace.world_size)
+        self.batches = Batches(model, self.config, [shape], trace.rank, trace.world_size)
         trainer = PointsTrainer(model, arguments, self.batches, on_loss=lambda loss: None)
         trainer.add_callback(Steps(self, trainer))
         self.recorder.phase("engine_init")
