@@ -99,8 +99,8 @@ def measure_jobs(jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], con
     """
     records = _JobsLaunch(jobs, machine, gpus, control, tries_again=True).run()
     if _is_worth_another_try(records[-1], control):
-        again = jobs[len(records) - 1 :]
-        records = records[:-1] + _JobsLaunch(again, machine, gpus, control, tries_again=False).run()
+        again = _JobsLaunch(jobs[len(records) - 1 :], machine, gpus, control, tries_again=False)
+        return [*records[:-1], *again.run()]
     return records
 
 
@@ -235,9 +235,8 @@ class _JobsLaunch:
     def _close(self, ended: Ended, host_ooms: int) -> None:
         """Write the record of the job that was running when the launch ended."""
         folder = self.jobs[len(self.records)].folder
-        warmup = self.plan.config.measure.warmup
         ranks = [
-            caught_up(rank, read_rows(folder.step_rows(rank["rank"])), warmup)
+            caught_up(rank, read_rows(folder.step_rows(rank["rank"])), self.plan.config.measure.warmup)
             for rank in folder.read_ranks(self.world_size)
         ]
         if self.plan.is_multi_node and ended.how == "exited":

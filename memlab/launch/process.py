@@ -21,8 +21,6 @@ from memlab.system import deadman
 POLL_S = 0.1
 TERMINATE_S = 5.0
 """Seconds that processes may take to end after SIGTERM."""
-KILL_S = 10.0
-"""Seconds that processes may take to end after SIGKILL."""
 STACKS_S = 2.0
 """Seconds that ranks may take to write their Python stacks."""
 
@@ -108,9 +106,7 @@ class Launch:
 
     def leave(self, seconds: float) -> None:
         """Wait until no process of the launch is left; ``seconds`` at most."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and (self._process.poll() is None or self._process.processes()):
-            time.sleep(POLL_S)
+        deadman.wait_until(lambda: self._process.poll() is not None and not self._process.processes(), seconds, POLL_S)
 
     def ranks(self) -> list[int]:
         """Return the process ids of the ranks that are alive."""
@@ -120,14 +116,14 @@ class Launch:
         """End every process of the launch: SIGTERM first (if ``sigterm``), then SIGKILL until none is left.
 
         A process that waits inside the kernel (a driver, a network file system) dies only after that wait.
-        ``survivors`` lists the processes that are alive after ``KILL_S`` seconds.
+        ``survivors`` lists the processes that are alive after ``deadman.KILL_S`` seconds.
         """
-        if self.sigterm and self._process.poll() is None:
-            deadman.terminate_marked(self.token, TERMINATE_S, self._process.deadman.pid)
-        self.survivors = deadman.kill_marked(self.token, KILL_S, deadman=self._process.deadman.pid)
+        grace_s = TERMINATE_S if self.sigterm and self._process.poll() is None else 0.0
+        self.survivors = deadman.end_marked(self.token, grace_s, self._process.deadman.pid)
+        wait_s = 0.0 if self.survivors else deadman.KILL_S
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(KILL_S if not self.survivors else 0)
-        self.streams.drain(KILL_S if not self.survivors else 0)
+            self._process.wait(wait_s)
+        self.streams.drain(wait_s)
 
     def _dump_stacks(self) -> tuple[int, ...]:
         """Make every rank write its Python stacks to its log (faulthandler, see memlab.training).
@@ -149,8 +145,7 @@ def _is_worker(command_line: str) -> bool:
 
 def _is_stopped(pid: int) -> bool:
     """Whether a signal or a debugger has stopped the process (proc_pid_stat(5): states T and t)."""
-    state = _of_process(pid, "stat").rpartition(")")[2].split()[:1]
-    return state in (["T"], ["t"])
+    return _of_process(pid, "stat").rpartition(")")[2].split()[:1] in (["T"], ["t"])
 
 
 def _rank_of(pid: int) -> int:

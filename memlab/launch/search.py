@@ -95,11 +95,9 @@ class RunningSearch(RunningSweep):
 def next_sizes(found: SearchResult, limit: int | None) -> Iterator[int]:
     """Yield the sizes of the next launch in ascending order; none if the search is over."""
     kind = found.job.config.sweep.search
-    limit = limit or LIMITS[kind]
-    start = size_of(found.job.config)
     if found.fails is None:
-        size = found.fits * 2 or start
-        while size <= limit:
+        size = found.fits * 2 or size_of(found.job.config)
+        while size <= (limit or LIMITS[kind]):
             yield size
             size *= 2
         return

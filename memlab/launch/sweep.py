@@ -39,11 +39,8 @@ def group_into_launches(jobs: Sequence[Job], isolation: str, seed: int) -> list[
             seen[repeat, job.subject_key] += 1
             key = f"{job.subject_key}-{seen[repeat, job.subject_key]}"
         rounds.setdefault(repeat, {}).setdefault(key, []).append(job)
-    launches = []
-    for groups in in_spread_orders([rounds[repeat] for repeat in sorted(rounds)], random.Random(seed)):
-        ordered = [sorted(group, key=lambda job: job.size) for group in groups]
-        launches += in_parts(ordered)
-    return launches
+    in_order = in_spread_orders([rounds[repeat] for repeat in sorted(rounds)], random.Random(seed))
+    return in_parts(sorted(group, key=lambda job: job.size) for groups in in_order for group in groups)
 
 
 def in_parts(groups: Iterable[list[Job]]) -> list[list[Job]]:
@@ -244,13 +241,8 @@ class RunningSweep:
         """Run the jobs of one configuration, with a new launch after each launch that ends early."""
         while jobs and not self._control.must_end():
             with ExitStack() as locks:
-                mine: list[Job] = []
-                elsewhere: list[Job] = []
-                for job in jobs:
-                    if locks.enter_context(locked(job)):
-                        mine.append(job)
-                    else:
-                        elsewhere.append(job)
+                mine = [job for job in jobs if locks.enter_context(locked(job))]
+                elsewhere = [job for job in jobs if job not in mine]
                 left = self._drop_known(mine)
                 if left:
                     left = left[self.backend.run(left, self._control) :]

@@ -49,6 +49,9 @@ SCRATCH = "memlab-scratch-"
 """Prefix of the name of a scratch folder. The token of its launch follows."""
 SCRATCH_PLACES = (Path(tempfile.gettempdir()), Path("/dev/shm"))
 
+KILL_S = 10.0
+"""Seconds that processes may take to end after SIGKILL."""
+
 EXEC_S = 1.0
 """Seconds that a process may stay inside exec(2) before it counts as not marked."""
 NOT_A_PROGRAM = 0x00200000 | 0x00000004
@@ -86,11 +89,16 @@ def variables_of(process: Path) -> list[bytes]:
     environ = process / "environ"
     variables = environ.read_bytes()
     if not variables:
-        deadline = time.monotonic() + EXEC_S
-        while _is_inside_exec(process) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: not _is_inside_exec(process), EXEC_S, every_s=0.001)
         variables = environ.read_bytes()
     return variables.split(b"\0")
+
+
+def wait_until(is_over: Callable[[], bool], seconds: float, every_s: float = 0.05) -> None:
+    """Wait until a condition holds; ``seconds`` at most. ``every_s``: seconds between two looks."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not is_over():
+        time.sleep(every_s)
 
 
 def _is_inside_exec(process: Path) -> bool:
@@ -145,10 +153,10 @@ def _remove_group(token: str) -> None:
         group_of(token).rmdir()
 
 
-def kill_marked(token: str, wait_s: float = 10.0, deadman: int | None = None) -> list[int]:
-    """Send SIGKILL to every process of a launch until none is left. Returns the ids of survivors after ``wait_s``
+def kill_marked(token: str, deadman: int | None = None) -> list[int]:
+    """Send SIGKILL to every process of a launch until none is left. Returns the ids of survivors after ``KILL_S``
     seconds. ``deadman``: its process, if it is alive."""
-    deadline = time.monotonic() + wait_s
+    deadline = time.monotonic() + KILL_S
     while alive := processes(token, deadman):
         _send(signal.SIGKILL, alive)
         if time.monotonic() > deadline:
@@ -158,14 +166,6 @@ def kill_marked(token: str, wait_s: float = 10.0, deadman: int | None = None) ->
     return []
 
 
-def terminate_marked(token: str, grace_s: float, deadman: int | None = None) -> None:
-    """Send SIGTERM to every process of a launch, and wait up to ``grace_s`` seconds until none is left."""
-    deadline = time.monotonic() + grace_s
-    _send(signal.SIGTERM, processes(token, deadman))
-    while time.monotonic() < deadline and processes(token, deadman):
-        time.sleep(0.05)
-
-
 def _send(number: int, pids: set[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or is another user's
@@ -173,10 +173,12 @@ def _send(number: int, pids: set[int]) -> None:
 
 
 def end_marked(token: str, grace_s: float, deadman: int | None = None) -> list[int]:
-    """End every process of a launch: SIGTERM if ``grace_s`` is not 0, then SIGKILL. Returns the ids of survivors."""
+    """End every process of a launch: SIGTERM if ``grace_s`` is not 0, then, after ``grace_s`` seconds at most, SIGKILL.
+    Returns the ids of survivors."""
     if grace_s:
-        terminate_marked(token, grace_s, deadman)
-    return kill_marked(token, deadman=deadman)
+        _send(signal.SIGTERM, processes(token, deadman))
+        wait_until(lambda: not processes(token, deadman), grace_s)
+    return kill_marked(token, deadman)
 
 
 class Watched:
@@ -199,8 +201,7 @@ class Watched:
     ):
         self.args, self.token = list(words), token
         self.returncode: int | None = None
-        variables = {**environment, TOKEN_VARIABLE: token}
-        request = {"words": self.args, "variables": variables, "own_session": own_session}
+        request = {"words": self.args, "variables": {**environment, TOKEN_VARIABLE: token}, "own_session": own_session}
         self.deadman, self._socket = _start_deadman(token, grace_s, own_session, **streams)
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
@@ -228,9 +229,6 @@ class Watched:
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             _send(number, {self.pid})
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
 
     def processes(self) -> set[int]:
         """Return the ids of the living processes of the command."""
@@ -343,9 +341,7 @@ def _reap(command: subprocess.Popen | None, memlab: socket.socket) -> None:
 
 def _remove_scratch(token: str) -> None:
     """Remove the scratch folders of a launch, once the deadmen of its commands have ended their processes."""
-    deadline = time.monotonic() + LAST_S
-    while time.monotonic() < deadline and {*marked_by(DEADMAN_VARIABLE, token)} - {os.getpid()}:
-        time.sleep(0.05)
+    wait_until(lambda: not {*marked_by(DEADMAN_VARIABLE, token)} - {os.getpid()}, LAST_S)
     for place in SCRATCH_PLACES:
         for folder in place.glob(f"{SCRATCH}{token}-*"):
             remove_folder(folder)

@@ -111,8 +111,7 @@ def _threads(plan: Plan, machine: Machine) -> int:
 
 def _put_first(folder: Path, variable: str) -> str:
     """Prepend ``folder`` to an inherited search path and drop empty entries, which mean the current folder."""
-    inherited = os.environ.get(variable, "").split(os.pathsep)
-    return os.pathsep.join([str(folder), *filter(None, inherited)])
+    return os.pathsep.join([str(folder), *filter(None, os.environ.get(variable, "").split(os.pathsep))])
 
 
 def extensions_dir() -> Path:
@@ -227,16 +226,14 @@ def command_fingerprint(plan: Plan, predictor: Sequence[str | None]) -> str:
     equal, and so are repeats. ``predictor``: digests of the predictor's code and of what it takes from its user.
     """
     config = replace(plan.config, measure=replace(plan.config.measure, repeat=1))
-    reaches = [effect(config), asdict(config.hardware), predictor]
-    return hashed([*reaches, *_facts(plan, Machine())])
+    return hashed([effect(config), asdict(config.hardware), predictor, *_facts(plan, Machine())])
 
 
 def _facts(plan: Plan, machine: Machine) -> list[Any]:
     """Return what decides a run apart from its configuration: versions, machine, variables, files that it names."""
-    versions = {name: version for name, version in versions_used(plan).items() if name != "memlab"}
     return [
         platform.python_version_tuple()[:2],
-        versions,
+        {name: version for name, version in versions_used(plan).items() if name != "memlab"},
         machine.driver,
         [gpu.name for gpu in machine.gpus[: plan.ranks_per_node]],
         {name: value for name, value in inherited_variables().items() if name != "CUDA_DEVICE_ORDER"},

@@ -50,12 +50,11 @@ class Machine:
 @cache
 def detect() -> Machine:
     """Find the driver version and the GPUs that this process may use, in the order of CUDA_VISIBLE_DEVICES."""
-    return (
-        ask_driver(
-            lambda nvml: Machine(tuple(_gpu(nvml, id) for id in _visible_ids(nvml)), nvml.nvmlSystemGetDriverVersion())
-        )
-        or Machine()
-    )
+    return ask_driver(_machine) or Machine()
+
+
+def _machine(pynvml) -> Machine:
+    return Machine(tuple(_gpu(pynvml, id) for id in _visible_ids(pynvml)), pynvml.nvmlSystemGetDriverVersion())
 
 
 def ask_driver(question: Callable[[Any], Any]) -> Any:

@@ -57,13 +57,10 @@ class Process:
 
 
 @dataclass(frozen=True)
-class GpuUse:
+class GpuUse(Gpu):
     """A GPU that the plan would use, and its current use by other processes."""
 
-    id: str
-    name: str
-    compute_capability: tuple[int, int]
-    used_bytes: int
+    used_bytes: int = 0
     processes: tuple[Process, ...] = ()
 
 
@@ -159,13 +156,8 @@ def _driver_cuda(pynvml) -> tuple[int, int]:
 
 def _gpu_use(pynvml, gpu: Gpu) -> GpuUse:
     handle = nvml_handle(pynvml, gpu.id)
-    return GpuUse(
-        id=gpu.id,
-        name=gpu.name,
-        compute_capability=gpu.compute_capability,
-        used_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).used,
-        processes=tuple(_processes(pynvml, handle)),
-    )
+    used = pynvml.nvmlDeviceGetMemoryInfo(handle).used
+    return GpuUse(**vars(gpu), used_bytes=used, processes=tuple(_processes(pynvml, handle)))
 
 
 def _processes(pynvml, handle) -> Iterator[Process]:

@@ -16,6 +16,7 @@ from memlab.meters import install
 from memlab.meters.options import Options
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
+from memlab.system.deadman import wait_until
 
 WAIT_S = 60
 """Seconds that rank 0 waits for the files of the other ranks."""
@@ -72,9 +73,7 @@ def _end(file: Any, run: RunFolder, error: BaseException | None, began: float) -
 
 def _wait_for_ranks(run: RunFolder) -> None:
     """Wait until all ranks have written their last file, but no longer than WAIT_S."""
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline and not _all_have_ended(run):
-        time.sleep(0.1)
+    wait_until(lambda: _all_have_ended(run), WAIT_S, every_s=0.1)
 
 
 def _all_have_ended(run: RunFolder) -> bool:

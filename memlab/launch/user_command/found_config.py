@@ -252,8 +252,7 @@ def _adapter(facts: Facts) -> dict[str, Any]:
 
 
 def _optimizer(facts: Facts) -> dict[str, Any]:
-    engine = first_engine(facts)
-    stated = _keys((engine.get("config") or {}).get("optimizer"))
+    stated = _keys((first_engine(facts).get("config") or {}).get("optimizer"))
     used: dict[str, Any] = max(facts.get("optimizers") or (), key=lambda one: one.get("calls") or 0, default={})
     known = dict(used.get("defaults") or _arguments_of_optimizer(facts))
     if stated:
@@ -301,8 +300,7 @@ def from_values(known: Mapping[str, Any]) -> FoundConfig:
         with suppress(ConfigError):  # ``None`` often means not known, and for some values there is no word
             from_dict(nested(pair))
             values |= pair
-    config = from_dict(nested(values))
-    return FoundConfig(config, _choices(values), tuple(_unknown(values)), values)
+    return FoundConfig(from_dict(nested(values)), _choices(values), tuple(_unknown(values)), values)
 
 
 def _keys(value: Any) -> dict[str, Any]:

@@ -216,11 +216,9 @@ def launch_command(job: Job, machine: Machine, gpus: Sequence[Gpu], control: Lau
     environment = command_environment(config, os.environ)
     if config.hardware.device == "cuda":
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in gpus[: job.plan.ranks_per_node])
-    steps = config.measure.warmup + config.measure.steps
-    last, profile = steps, None
-    if config.measure.profile:
-        last, profile = steps + PROFILER_WARMUP + PROFILED_STEPS, steps
-    options = Options(steps=last, profile=profile, warmup=config.measure.warmup)
+    steps, profiles = config.measure.warmup + config.measure.steps, config.measure.profile
+    last = steps + (PROFILER_WARMUP + PROFILED_STEPS if profiles else 0)
+    options = Options(steps=last, profile=steps if profiles else None, warmup=config.measure.warmup)
     command = Command(words, environment, ToLog(folder.launcher_log), options)
     finished = supervise(command, folder, lambda: config.measure.timeout_s, control.reason_to_end, control.stop)
     record = write_record(finished, job, words, steps, machine)
@@ -251,6 +249,5 @@ def beside(plan: Plan, found: FoundConfig) -> tuple[Plan, list[dict[str, Any]]]:
     passed = {key: value for key, value in composed.items() if key in places or key.startswith(reached)}
     merged = from_values({**passed, **used, **own, "measure.protocol": "cold"})
     doubtful = {key.partition(".")[0] for key in (*merged.unknown, *(each["key"] for each in disagreements))}
-    agreed = {group: option for group, option in plan.choices.items() if group not in doubtful}
-    choices = {**merged.choices, **agreed}
+    choices = merged.choices | {group: option for group, option in plan.choices.items() if group not in doubtful}
     return replace(plan, config=merged.config, choices=choices, unknown_config=list(merged.unknown)), disagreements

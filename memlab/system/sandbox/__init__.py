@@ -318,7 +318,7 @@ class Sandbox:
                 check_limits(len(descendants(watched.deadman.pid)), (self._scratch, self._keep))
             return subprocess.CompletedProcess(words, watched.wait())
         finally:
-            kill_marked(self._token, deadman=watched.deadman.pid)
+            kill_marked(self._token, watched.deadman.pid)
             watched.dismiss()
             _allow_reading(self._keep)
 

@@ -126,8 +126,7 @@ def _are_unchanged(sources: Path) -> bool:
 
 def _entries() -> list[Path]:
     """List the folders of all scripts, the one that was used last at the end."""
-    locks = sorted(cache_folder(PLACE).glob("*/lock"), key=lambda lock: lock.stat().st_mtime)
-    return [lock.parent for lock in locks]
+    return [lock.parent for lock in sorted(cache_folder(PLACE).glob("*/lock"), key=lambda lock: lock.stat().st_mtime)]
 
 
 def _size(entry: Path) -> int:

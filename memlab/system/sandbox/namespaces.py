@@ -80,9 +80,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def main() -> int:
     here = sys.argv.index("--")
     scratch, *options = sys.argv[1:here]
-    flags = NEW_USER | NEW_MOUNTS | NEW_PIDS | NEW_IPC | (0 if NETWORK in options else NEW_NETWORK)
     try:
-        _enter(flags)
+        _enter(NEW_USER | NEW_MOUNTS | NEW_PIDS | NEW_IPC | (0 if NETWORK in options else NEW_NETWORK))
     except OSError as error:
         return _failed(error)
     child = os.fork()
@@ -140,8 +139,9 @@ def _first_process(
     call("prctl", SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
     folder = os.getcwd()
     try:
-        if closed:
-            _start_loopback()
+        if closed:  # no network but the loopback device, which has to be started
+            with socket.socket() as any_socket:
+                fcntl.ioctl(any_socket, SET_INTERFACE_FLAGS, struct.pack("16sH14x", b"lo", INTERFACE_UP))
         View(scratch).enter(keep, with_layers)
         os.chdir(folder)
         Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the kernel ends this program first
@@ -149,9 +149,7 @@ def _first_process(
     except OSError as error:
         return _failed(error)
     program = os.fork()
-    if program:
-        return attend(program)
-    return execute(words)
+    return attend(program) if program else execute(words)
 
 
 def execute(words: list[str]) -> int:
@@ -272,8 +270,8 @@ class View:
     def _make_special(self) -> None:
         processes = self._root / "proc"
         _mount("proc", processes, 0, "proc")
-        most = processes / "sys/user/max_user_namespaces"
-        most.write_text("0")  # of this namespace: inside another, everybody may mount
+        # of this namespace: inside another, everybody may mount
+        (processes / "sys/user/max_user_namespaces").write_text("0")
         for each in filter(Path.exists, (processes / name for name in SETTINGS)):
             _mount(each, each, BIND | RECURSIVE)
             _make_read_only(each)
@@ -319,11 +317,6 @@ def _make_read_only(mount: Path) -> None:
     """Make a mount and all mounts below it read-only (mount_setattr(2), Linux 5.12)."""
     attributes = struct.pack("QQQQ", READ_ONLY, 0, 0, 0)
     call("syscall", SYS_MOUNT_SETATTR, -1, os.fsencode(mount), AT_RECURSIVE, attributes, len(attributes))
-
-
-def _start_loopback() -> None:
-    with socket.socket() as any_socket:
-        fcntl.ioctl(any_socket, SET_INTERFACE_FLAGS, struct.pack("16sH14x", b"lo", INTERFACE_UP))
 
 
 def call(name: str, *arguments: object) -> int:

@@ -198,8 +198,7 @@ class Supervisor:
         where = ATTRIBUTES[name].where
         flags = arguments[int(where[2])] if where[2:].isdigit() else 0
         follow = not (where.endswith("l") or flags & NO_FOLLOW)
-        place = caller.place(where, arguments)
-        with _opened(place, 0 if follow else os.O_NOFOLLOW) as (path_here, real):
+        with _opened(caller.place(where, arguments), 0 if follow else os.O_NOFOLLOW) as (path_here, real):
             if not self._is_own(real):
                 self._refuse(f"{name} {real}")
             return _change(name, path_here, caller, arguments[int(where[1:2] or 0) + 1 :])
@@ -301,8 +300,7 @@ def _change(name: str, path: bytes, caller: Caller, given: Sequence[int]) -> int
     if name == "truncate":
         return system_call(ATTRIBUTES[name].number, path, given[0])
     if name == "utimensat":
-        times = caller.read(given[0], 32) if given[0] else None
-        return system_call(ATTRIBUTES[name].number, HERE, path, times, 0)
+        return system_call(ATTRIBUTES[name].number, HERE, path, caller.read(given[0], 32) if given[0] else None, 0)
     attribute = caller.text(given[0])
     if "remove" in name:
         return system_call(ATTRIBUTES["removexattr"].number, path, attribute)

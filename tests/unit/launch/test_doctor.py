@@ -16,7 +16,7 @@ from memlab.launch.doctor.facts import Facts, GpuUse, Process, TorchFacts
 from memlab.launch.doctor.ops import CPU_OPTIMIZERS, GPU_OPTIMIZERS, LIBRARIES, NEED_NVCC, needed_ops, unbuilt_ops
 from memlab.system.environment import extensions_dir
 
-H200 = GpuUse(id="0", name="NVIDIA H200", compute_capability=(9, 0), used_bytes=4 * 2**20)
+H200 = GpuUse("0", "NVIDIA H200", total_bytes=141 * GIB, compute_capability=(9, 0), used_bytes=4 * 2**20)
 CUDA_TORCH = TorchFacts(
     cuda="12.8",
     available=True,

@@ -231,7 +231,7 @@ def test_one_run_waits_for_another_memlab_on_the_machine_and_says_so(deepspeed, 
 )
 def test_what_could_not_be_killed_is_in_the_record(deepspeed, job, monkeypatch, code, status, reason):
     deepspeed(code)
-    monkeypatch.setattr(process.deadman, "kill_marked", lambda token, wait_s, deadman: [4242])
+    monkeypatch.setattr(process.deadman, "kill_marked", lambda token, deadman: [4242])
     record = measure_job(job())
     assert record.status == status and reason in record.reason
     assert job().folder.read_record() == record

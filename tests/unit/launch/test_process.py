@@ -121,7 +121,7 @@ def test_at_the_time_limit_the_ranks_that_are_stopped_are_named(launch):
 def test_a_killed_launcher_is_seen_though_its_ranks_live_on(launch):
     with launch(starts(RANK, RANK)) as started:
         assert until(lambda: len(started.ranks()) == 2)
-        started._process.kill()
+        started._process.send_signal(signal.SIGKILL)
         ended = started.wait(lambda: 10, never, NO_STOP)
         assert len(started.ranks()) == 2
     assert (ended.how, ended.returncode, ended.outlived_by_ranks) == ("exited", -signal.SIGKILL, True)
@@ -255,7 +255,7 @@ def test_the_marks_are_whole_words():
 
 def test_who_cannot_be_killed_is_not_waited_for_for_ever(tmp_path, monkeypatch):
     """No test can make a process uninterruptible; a signal that never comes looks the same."""
-    monkeypatch.setattr(process, "KILL_S", 0.2)
+    monkeypatch.setattr(process.deadman, "KILL_S", 0.2)
     kill = os.kill
     monkeypatch.setattr(os, "kill", lambda pid, number: None)
     monkeypatch.setattr(os, "killpg", lambda group, number: None)
