@@ -71,8 +71,7 @@ class ChangedCommands:
         facts = next((rank["attached"] for rank in record.ranks if rank["attached"]), None)
         if facts is None:
             raise MemlabError(f"{folder}: the record has no facts about the script of this command. Predict it again.")
-        ran_in = (facts.get("script") or {}).get("cwd")
-        if ran_in and Path(ran_in) != Path.cwd():
+        if (ran_in := (facts.get("script") or {}).get("cwd")) and Path(ran_in) != Path.cwd():
             raise MemlabError(f"The command ran in {ran_in}: call memlab explain --remedies in that folder.")
         self.changes = possible_changes(self._words, record, facts, record.config.hardware.gpus)
 

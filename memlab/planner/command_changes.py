@@ -93,7 +93,7 @@ def _deepspeed_json(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[
     if (content := _read(Path(path))) is None:
         return
     changed = _set(words, name, JSON_PLACE)
-    for told, price, takes, zero in _more_sharded(content["zero_optimization"], _ranks(facts)):
+    for told, price, takes, zero in _more_sharded(content["zero_optimization"], facts.get("world_size") or 1):
         new = {**deepcopy(content), "zero_optimization": zero}
         yield Change(f"{told} in {Path(path).name}", price, takes, tuple(changed), deepspeed=new)
 
@@ -115,7 +115,7 @@ def _more_sharded(zero: Mapping[str, Any], ranks: int) -> Iterator[tuple[str, st
 def _zero_stage_word(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[Change]:
     """Yield the next stages of ``accelerate launch --zero_stage N``, which has no JSON."""
     if (stage := _value(words, "zero_stage")) in ("1", "2"):
-        takes = changes.sharded(int(stage), 3, _ranks(facts))
+        takes = changes.sharded(int(stage), 3, facts.get("world_size") or 1)
         yield _with_options(changes.WEIGHTS_GATHERED, takes, words, {"zero_stage": "3"})
 
 
@@ -124,10 +124,6 @@ def _more_gpus(words: Sequence[str], facts: Mapping[str, Any], gpus: int) -> Ite
     number = 0 if name is None else int(_value(words, name) or 0)
     if name is not None and number > 0 and 2 * number <= gpus and _shards(facts):
         yield _with_options("twice the GPUs", changes.on_more_ranks(2), words, {name: str(2 * number)})
-
-
-def _ranks(facts: Mapping[str, Any]) -> int:
-    return facts.get("world_size") or 1
 
 
 def _shards(facts: Mapping[str, Any]) -> bool:

@@ -165,7 +165,6 @@ def _with_meters(command: TracedCommand, result: RankResult, rows: Mapping[int, 
     memory = result.attached or {}
     step = memory["peak"].get("run_as_step", memory["peak"]["step"])
     batch = next((row for row in rows[result.rank] if row["step"] == step), {})
-    peak = {**memory["peak"], **{key: batch.get(key) for key in ("samples", "tokens", "longest_sample")}}
     ended = {"ended": "exception", "failed_in": oom["phase"], "where": oom["where"]} if (oom := result.oom) else {}
     return replace(
         result,
@@ -181,7 +180,7 @@ def _with_meters(command: TracedCommand, result: RankResult, rows: Mapping[int, 
             "rank": result.rank,
             "local_rank": result.rank % command.ranks_of_node,
             "steps": len(rows[result.rank]),
-            "peak": peak,
+            "peak": {**memory["peak"], **{key: batch.get(key) for key in ("samples", "tokens", "longest_sample")}},
         },
     )
 

@@ -61,10 +61,8 @@ def largest_interpolated(
         known = [trace for trace in at_size if trace is not None]
         if len(known) < len(at_size):
             return None
-        if estimate(config, known, calibration).verdict == FITS:
-            low = size
-        else:
-            high = size
+        has_room = estimate(config, known, calibration).verdict == FITS
+        low, high = (size, high) if has_room else (low, size)
     return low
 
 

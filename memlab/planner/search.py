@@ -177,8 +177,7 @@ def next_size(
         return min(2 * low, limit) if high > limit else (low + high) // 2
     if (size := computed(low, high)) is not None:
         return max(size, low + 1)
-    failed = sum(not fits(outcome) for outcome in tried.values())
-    if failed > STEPS_DOWN:
+    if (failed := sum(not fits(outcome) for outcome in tried.values())) > STEPS_DOWN:
         return (low + high) // 2
     if failed:  # a guess is seldom far off
         return max(high - 2 ** (failed - 1), (low + high) // 2)

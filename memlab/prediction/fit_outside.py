@@ -81,8 +81,7 @@ def fit(ranks: Sequence[Rank], gpu: str, versions: str, source: str, otherwise: 
         return [growth.nbytes for rank in ranks for growth in rank.handles if growth.phase == phase]
 
     def attention(phase: str) -> list[int]:
-        large = [each for rank in ranks for each in rank.after if each.nbytes >= LARGE]
-        return [each.nbytes for each in large if each.phase == phase]
+        return [each.nbytes for rank in ranks for each in rank.after if each.nbytes >= LARGE and each.phase == phase]
 
     begun = [rank for rank in ranks if rank.begins_with_context]
     small = [[each.nbytes for each in rank.after if each.nbytes < LARGE] for rank in ranks if rank.handles]

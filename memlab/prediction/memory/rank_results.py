@@ -43,8 +43,7 @@ def gpu_memory(config: Config, traces: Iterable[Trace]) -> GpuMemory:
     ``traces``: of the ranks, or of one rank's points.
     """
     hardware = config.hardware
-    sizes = sizes_from(config.predict.outside)
-    outside = max(outside_bytes(outside_parts(trace, sizes)) for trace in traces)
+    outside = max(outside_bytes(outside_parts(trace, sizes_from(config.predict.outside))) for trace in traces)
     if not hardware.memory_gib:
         return GpuMemory(None, outside, UNLIMITED)
     total = int(hardware.memory_gib * GIB)
@@ -223,9 +222,7 @@ def rank_results(
     alike = [stands_for(rank, sorted(results)) for rank in range(configs[0].hardware.world_size)]
     return [
         [
-            results[like][point]
-            if rank == like
-            else replace(results[like][point], rank=rank, device=f"cuda:{rank}", same_as_rank=like)
+            replace(results[like][point], rank=rank, device=f"cuda:{rank}", same_as_rank=None if rank == like else like)
             for rank, like in enumerate(alike)
         ]
         for point in range(min(map(len, results.values())))

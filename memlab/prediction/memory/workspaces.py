@@ -26,12 +26,10 @@ def with_workspaces(
     """
     limit = gpu_memory(config, traces.values()).total
     apart = max(_apart([each.nbytes for _, each in of_kinds(trace.events, Workspace)]) for trace in traces.values())
-    found = {}
-    for key, nbytes in need.items():
-        most = max(figures[key] for figures in taking)
-        at_most = nbytes if key == "peak_allocated_bytes" else min(nbytes + apart, limit)
-        found[key] = [nbytes, max(nbytes, most, at_most)]
-    return found
+    # Workspaces that find no free block are reserved, but in no other allocated peak than those of ``taking``.
+    at_most = {key: min(nbytes + apart, limit) for key, nbytes in need.items()} | {"peak_allocated_bytes": 0}
+    figures = [need, at_most, *taking]
+    return {key: [nbytes, max(each[key] for each in figures)] for key, nbytes in need.items()}
 
 
 def figures_with_workspaces(config: Config, traces: Traces, calibration: Calibration) -> list[dict[str, int]]:

@@ -97,8 +97,7 @@ def usable(folders: Iterable[Path]) -> list[Record]:
     """Read the records below ``folders`` that measured a step on one node, with a configuration that can be
     predicted."""
     paths = sorted(path for folder in folders for path in folder.rglob(RunFolder.RECORD))
-    records = [RunFolder(path.parent).read_record() for path in paths]
-    return [record for record in records if _is_usable(record)]
+    return list(filter(_is_usable, [RunFolder(path.parent).read_record() for path in paths]))
 
 
 def _is_usable(record: Record) -> bool:
@@ -133,8 +132,7 @@ def calibrate(records: Sequence[Record], fallback: Calibration | None = None) ->
 
 def check(records: Sequence[Record]) -> None:
     """Raise :class:`MemlabError` where the records are too few, or of several kinds of GPUs. Traces nothing."""
-    gpus = sorted({record.config.hardware.gpu for record in records})
-    if len(gpus) > 1:
+    if len(gpus := sorted({record.config.hardware.gpu for record in records})) > 1:
         raise MemlabError(f"A calibration is of one kind of GPU, and these runs are of {', '.join(gpus)}.")
     check_enough([family(record.config) for record in records])
 

@@ -56,8 +56,7 @@ def known_exact(plan: Plan, key: TraceKey) -> Trace | None:
     folder = store.folder_of_exact(plan)
     if (path := folder / key.file_name).exists():
         return store.load(path)
-    others = store.traced(folder, key.rank)
-    if len(others) >= CHECKED:
+    if len(others := store.traced(folder, key.rank)) >= CHECKED:
         return _interpolated(others.values(), key, CHECKED)
     first = store.traced(folder, FIRST_RANK)
     if follows_first_rank(key, others) and len(first) >= CHECKED and _interpolated(first.values(), key, CHECKED):

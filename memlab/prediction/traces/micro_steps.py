@@ -75,24 +75,20 @@ def _batches_count(trace: Trace) -> bool:
 class _Step:
     """The events of the micro-steps of one step.
 
-    ``begins``: index of the event that begins each micro-step. ``ends``: number of requests for device memory before
-    the first micro-step, and until the end of each but the last. ``requests``: number of requests in the fourth.
-    ``twins``: block made by the third micro-step -> the block that the fourth makes in its place.
+    ``begins``: index of the event that begins each micro-step. ``end``: index of the event after the fourth micro-step.
+    ``ends``: number of requests for device memory before the first micro-step, and until the end of each but the last.
+    ``requests``: number of requests in the fourth. ``twins``: block made by the third micro-step -> the block that the
+    fourth makes in its place.
     """
 
     def __init__(self, trace: Trace, begins: Sequence[int]):
-        self.begins = begins
+        self.begins, self.end = begins, begins[-1]
         self._phases = trace.phases
         _, self.second, self.third, self.fourth = (trace.events[begin:end] for begin, end in pairwise(begins))
         requests = [0, *accumulate(isinstance(event, Alloc) for event in trace.events[: begins[-1]])]
         self.ends = [requests[begin] for begin in begins]
         self.requests = self.ends[-1] - self.ends[-2]
         self.twins = dict(zip(made(self.third), made(self.fourth), strict=False))
-
-    @property
-    def end(self) -> int:
-        """Index of the event after the fourth micro-step."""
-        return self.begins[-1]
 
     def leaves_nothing(self) -> bool:
         """Return whether every block that the third micro-step makes is freed by the end of the fourth."""

@@ -44,8 +44,7 @@ class AddressSpace:
         else:
             rooms = self._new_region(-(-nbytes // REGION_BYTES) * REGION_BYTES)
             (address,) = rooms
-        end = rooms.pop(address)
-        if address + nbytes < end:
+        if address + nbytes < (end := rooms.pop(address)):
             rooms[address + nbytes] = end
         return address
 

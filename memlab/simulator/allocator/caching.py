@@ -255,8 +255,7 @@ class CachingAllocator:
     def _release_oversized(self, pool: Pool, size: int) -> bool:
         """Free enough of the blocks that are too large to be split, if ``max_split_size_mb`` is set. Return whether
         enough was freed."""
-        limit = self.options.max_split_bytes
-        if limit == Options.max_split_bytes:
+        if (limit := self.options.max_split_bytes) == Options.max_split_bytes:
             return False
         wanted = max(size, limit)
         if (index := pool.free.first_at_least(wanted)) < len(pool.free):
@@ -310,8 +309,7 @@ class CachingAllocator:
         return SMALL_SEGMENT_BYTES if pool.small else self.options.large_segment_bytes
 
     def _pool(self, stream: int, small: bool) -> Pool:
-        key = (stream, small)
-        if key not in self._pools:
+        if (key := (stream, small)) not in self._pools:
             self._pools[key] = Pool(stream, small)
         return self._pools[key]
 

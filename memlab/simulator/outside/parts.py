@@ -96,16 +96,13 @@ def parts_of(appearances: Sequence[Appearance], sizes: Sizes, first_request: int
     """Yield the parts of a process that computes on a GPU. ``first_request``: index of the event from which on it has
     run kernels: the first request for memory."""
     first_handle = next((each.event for each in appearances if each.what == HANDLE), 0)
-    found = [
-        (0, CONTEXT, "", sizes.context.nbytes),
-        (first_request, KERNELS, "the first kernels", sizes.first_kernel.nbytes),
-        (first_handle, KERNELS, "further kernels", sizes.further_kernels.nbytes),
-    ]
+    yield OutsidePart(0, CONTEXT, "", sizes.context.nbytes)
+    yield OutsidePart(first_request, KERNELS, "the first kernels", sizes.first_kernel.nbytes)
+    yield OutsidePart(first_handle, KERNELS, "further kernels", sizes.further_kernels.nbytes)
     seen: set[str] = set()
     for each in appearances:
-        found += [(each.event, *part) for part in _of_library(each, seen, sizes)]
+        yield from (OutsidePart(each.event, *part) for part in _of_library(each, seen, sizes))
         seen.add(each.what)
-    yield from (OutsidePart(*part) for part in found)
 
 
 def _of_library(appearance: Appearance, seen: set[str], sizes: Sizes) -> list[tuple[str, str, int]]:

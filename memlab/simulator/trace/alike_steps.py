@@ -251,5 +251,4 @@ def _without_numbers(part: Any) -> tuple:
         return Alloc, numbers, part.key, part.stream, part.reduction is None
     if isinstance(part, _CUTS):
         return type(part), part[:-1]  # the first phase of its kind has another name
-    zeros = (0,) * numbers
-    return type(part), numbers, part if isinstance(part, FREE) else with_numbers(part, zeros)
+    return type(part), numbers, part if isinstance(part, FREE) else with_numbers(part, (0,) * numbers)

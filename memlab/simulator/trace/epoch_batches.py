@@ -102,16 +102,16 @@ def dearest_windows(
     ``labels_matter``: of equal shapes, those with more labels that count may need more.
     """
 
+    def is_first(batch: Batch) -> bool:
+        return batch.index % window == 0
+
     def kind(batch: Batch) -> tuple:
-        return batch.shapes, batch.index % window == 0, batch.labels if labels_matter else 0
+        return batch.shapes, is_first(batch), batch.labels if labels_matter else 0
 
     shown = {kind(batch) for batch in batches if batch.rank == own_rank and batch.index < done}
     chosen: dict[tuple[int, int], Window] = {}
     for measure in _MEASURES:
-        for is_first in (False, True):
-            candidates = [batch for batch in batches if (batch.index % window == 0) is is_first]
-            if not candidates:
-                continue
+        for candidates in grouped(sorted(batches, key=is_first), is_first).values():
             best = max(candidates, key=lambda batch: (measure(batch), batch.elements, batch.labels, -batch.index))
             first = best.index // window * window
             if kind(best) not in shown and len(chosen) < MOST_WINDOWS:

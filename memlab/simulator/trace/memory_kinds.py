@@ -212,6 +212,5 @@ def _of_half_precision_optimizer(phase: str, site: Site) -> str:
 
     Engine initialisation creates the flattened weights and their fp32 copy.
     """
-    if phase == "engine_init":
-        return MASTER if site.op.startswith("aten._to_copy") else WEIGHTS
-    return STEP
+    flattened = MASTER if site.op.startswith("aten._to_copy") else WEIGHTS
+    return flattened if phase == "engine_init" else STEP
