@@ -34,6 +34,7 @@ ADAPTED: Reach = dict.fromkeys((kinds.GRADIENTS, kinds.MASTER, kinds.OPTIMIZER, 
 QUANTIZED: Reach = {kinds.WEIGHTS: 0.75}  # of 16 bits
 HALF_PRECISION: Reach = dict.fromkeys((kinds.WEIGHTS, kinds.GRADIENTS, *PER_SAMPLE), 0.5)
 LOSS_FUSED: Reach = {kinds.LOGITS: 1.0}
+TWICE_THE_RANKS: Reach = dict.fromkeys((kind for found in SHARDED_FROM.values() for kind in found), 0.5)  # all sharded
 SCORES_NOT_KEPT: Reach = dict.fromkeys((kinds.ACTIVATIONS, kinds.ACTIVATION_GRADIENTS), 1.0)
 
 EXPANDABLE = "expandable_segments:True"
@@ -55,11 +56,6 @@ def sharded(before: int, after: int, ranks: int) -> Reach:
     """Return the reach of a higher ZeRO stage: what this stage shards, and the stage before does not."""
     found = (kind for stage in range(before + 1, after + 1) for kind in SHARDED_FROM[stage])
     return dict.fromkeys(found, 1 - 1 / ranks)
-
-
-def on_more_ranks(factor: int) -> Reach:
-    """Return the reach of ``factor`` times the ranks, where the ranks share out everything that ZeRO can shard."""
-    return dict.fromkeys((kind for found in SHARDED_FROM.values() for kind in found), 1 - 1 / factor)
 
 
 def _stage(stage: int) -> Callable[[Config], Reach]:

@@ -123,7 +123,7 @@ def _more_gpus(words: Sequence[str], facts: Mapping[str, Any], gpus: int) -> Ite
     name = next((name for name in GPU_COUNTS if (_value(words, name) or "").isdigit()), None)
     number = 0 if name is None else int(_value(words, name) or 0)
     if name is not None and number > 0 and 2 * number <= gpus and _shards(facts):
-        yield _with_options("twice the GPUs", changes.on_more_ranks(2), words, {name: str(2 * number)})
+        yield _with_options("twice the GPUs", changes.TWICE_THE_RANKS, words, {name: str(2 * number)})
 
 
 def _shards(facts: Mapping[str, Any]) -> bool:

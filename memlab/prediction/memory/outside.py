@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from memlab.prediction.memory.host import host_changes
 from memlab.simulator.outside.parts import PIECE, OutsidePart, Sizes, parts_of
-from memlab.simulator.trace.events import Alloc
+from memlab.simulator.trace.events import Alloc, of_kinds
 from memlab.simulator.trace.trace_format import Trace
 
 RANKS = "other ranks on this GPU"
@@ -21,8 +21,7 @@ def outside_parts(trace: Trace, sizes: Sizes) -> list[OutsidePart]:
 
     ``sizes``: of the GPU that was measured, whatever GPU is predicted.
     """
-    first = next((index for index, event in enumerate(trace.events) if isinstance(event, Alloc)), None)
-    if first is None:
+    if (first := next((index for index, _ in of_kinds(trace.events, Alloc)), None)) is None:
         return []
     others = [OutsidePart(0, RANKS, "", trace.beside)] if trace.beside else []
     return sorted([*others, *parts_of(trace.appearances, sizes, first), *_page_tables(trace)])

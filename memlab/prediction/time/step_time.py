@@ -126,5 +126,4 @@ def usual_steps(traces: Traces, steps: Iterable[int]) -> list[int]:
 
 
 def _work_by_step(trace: Trace) -> dict[int, list[Item]]:
-    works = [*trace.earlier_work, trace.work]
-    return dict(enumerate(works, start=len(trace.steps) - len(works) + 1))
+    return dict(enumerate([*trace.earlier_work, trace.work], start=len(trace.steps) - len(trace.earlier_work)))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.planner.changes import Change, changes_of, on_more_ranks
+from memlab.planner.changes import TWICE_THE_RANKS, Change, changes_of
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,4 @@ def test_reach(config, before, change, expected):
 
 
 def test_the_limit_is_the_sum_over_the_kinds():
-    assert Change("", "", on_more_ranks(2)).at_most({"weights": 100, "gradients": 60, "activations": 1000}) == 80
+    assert Change("", "", TWICE_THE_RANKS).at_most({"weights": 100, "gradients": 60, "activations": 1000}) == 80
