@@ -34,8 +34,9 @@ ADAPTED: Reach = dict.fromkeys((kinds.GRADIENTS, kinds.MASTER, kinds.OPTIMIZER, 
 QUANTIZED: Reach = {kinds.WEIGHTS: 0.75}  # of 16 bits
 HALF_PRECISION: Reach = dict.fromkeys((kinds.WEIGHTS, kinds.GRADIENTS, *PER_SAMPLE), 0.5)
 LOSS_FUSED: Reach = {kinds.LOGITS: 1.0}
-TWICE_THE_RANKS: Reach = dict.fromkeys((kind for found in SHARDED_FROM.values() for kind in found), 0.5)  # all sharded
 SCORES_NOT_KEPT: Reach = dict.fromkeys((kinds.ACTIVATIONS, kinds.ACTIVATION_GRADIENTS), 1.0)
+TWICE_THE_RANKS: Reach = dict.fromkeys((kind for found in SHARDED_FROM.values() for kind in found), 0.5)
+"""Where the ranks share out everything that ZeRO can shard."""
 
 EXPANDABLE = "expandable_segments:True"
 SMALL_BUCKET = 50_000_000  # elements
