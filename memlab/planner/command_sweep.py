@@ -61,8 +61,7 @@ def largest_interpolated(
         known = [trace for trace in at_size if trace is not None]
         if len(known) < len(at_size):
             return None
-        has_room = estimate(config, known, calibration).verdict == FITS
-        low, high = (size, high) if has_room else (low, size)
+        low, high = (size, high) if estimate(config, known, calibration).verdict == FITS else (low, size)
     return low
 
 
