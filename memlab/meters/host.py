@@ -5,7 +5,6 @@ import os
 import resource
 
 STATUS = "/proc/self/status"
-CLEAR_REFS = "/proc/self/clear_refs"
 STATUS_BYTES = 4096
 """More than the file holds before and up to the figures that are read."""
 
@@ -23,7 +22,7 @@ def resident_and_peak() -> tuple[int, int]:
 def reset_peak_resident() -> None:
     """Reset the peak of :func:`resident_and_peak` by writing "5" to clear_refs (proc(5))."""
     with contextlib.suppress(OSError):  # some containers forbid it: then each peak is the peak since the process began
-        file = os.open(CLEAR_REFS, os.O_WRONLY)
+        file = os.open("/proc/self/clear_refs", os.O_WRONLY)
         try:
             os.write(file, b"5")
         finally:

@@ -15,8 +15,6 @@ from .nested_tensors import tensors_in
 from .owner import BUFFERS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner, add_owner
 from .phases import BACKWARD, ONCE, OPTIMIZER_STEP
 
-LOOKED_AT_AFTER = (*ONCE, BACKWARD, OPTIMIZER_STEP)
-
 
 class Ownership:
     """Finds out who owns which block of memory.
@@ -42,7 +40,7 @@ class Ownership:
 
     def after(self, phase: str | None) -> dict[int, Owner]:
         """Return block -> owner at the end of a phase; nothing after phases that make no parameters or states."""
-        if phase is None or phase.removeprefix("first_") not in LOOKED_AT_AFTER:
+        if phase is None or phase.removeprefix("first_") not in (*ONCE, BACKWARD, OPTIMIZER_STEP):
             return {}
         if phase in ONCE or (phase.startswith("first_") and phase not in self._first):
             self._first.add(phase)

@@ -8,13 +8,6 @@ from ..phases import EVALUATE, GENERATE, LOAD, RESUME, SAVE
 from ..session import Session
 from .wrap import during, listening
 
-OF_TRAINER = {
-    **dict.fromkeys(("evaluate", "predict"), EVALUATE),
-    **dict.fromkeys(("_save_checkpoint", "save_model"), SAVE),
-    **dict.fromkeys(("_load_from_checkpoint", "_load_best_model"), RESUME),
-}
-"""Method of Trainer -> phase of its calls."""
-
 
 def listen_to_models(module: ModuleType, session: Session) -> None:
     during(module.PreTrainedModel, session, {"from_pretrained": LOAD, "save_pretrained": SAVE})
@@ -26,7 +19,9 @@ def listen_to_generation(module: ModuleType, session: Session) -> None:
 
 def listen_to_trainer(module: ModuleType, session: Session) -> None:
     trainer = module.Trainer
-    during(trainer, session, OF_TRAINER)
+    during(trainer, session, {"evaluate": EVALUATE, "predict": EVALUATE})
+    during(trainer, session, {"_save_checkpoint": SAVE, "save_model": SAVE})
+    during(trainer, session, {"_load_from_checkpoint": RESUME, "_load_best_model": RESUME})
     listening(
         trainer,
         "_load_optimizer_and_scheduler",
