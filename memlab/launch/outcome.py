@@ -22,7 +22,6 @@ NOT_ATTACHED = (
 )
 NO_STEP = "no optimizer step seen"
 PORT_TAKEN = ("EADDRINUSE", "address already in use", "Address already in use")
-LAST_LINES = 50
 
 Ranks = Sequence[Mapping[str, Any]]
 
@@ -143,7 +142,7 @@ def _port_was_taken(folder: RunFolder) -> bool:
 
 def last_line(log: Path) -> str:
     """Return the last line of a log that holds a word, at most 300 letters; empty if none does."""
-    lines = reversed(tail(log, LAST_LINES).splitlines())
+    lines = reversed(tail(log, 50).splitlines())
     return next((line.strip()[:300] for line in lines if re.search(r"\w", line)), "")
 
 

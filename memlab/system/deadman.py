@@ -70,14 +70,10 @@ def marked_by(variable: str, value: str) -> Iterator[int]:
 
 
 def _started_with(is_wanted: Callable[[bytes], bool]) -> Iterator[int]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                variables = variables_of(entry)
-            except OSError:  # the process has ended or belongs to another user
-                continue
-            if any(map(is_wanted, variables)):
-                yield int(entry.name)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended or belongs to another user
+            if any(map(is_wanted, variables_of(process))):
+                yield int(process.name)
 
 
 def variables_of(process: Path) -> list[bytes]:
@@ -111,11 +107,10 @@ def _is_inside_exec(process: Path) -> bool:
 def descendants(ancestor: int) -> set[int]:
     """Return the ids of all processes below a process, without zombies."""
     children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended
-                state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-                children.setdefault(int(parent), []).append(int(entry.name) if state not in "ZX" else -int(entry.name))
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            state, parent = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            children.setdefault(int(parent), []).append(int(process.name) if state not in "ZX" else -int(process.name))
     below, found = [ancestor], set[int]()
     while below:
         new = children.get(below.pop(), [])

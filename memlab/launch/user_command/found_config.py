@@ -218,11 +218,9 @@ def _attention_and_checkpointing(facts: Facts) -> dict[str, Any]:
         known["attention.implementation"] = model["attention"]
     if model.get("gradient_checkpointing") is not None:
         enabled = bool(model["gradient_checkpointing"])
-        how = _keys(arguments_of(facts).get("gradient_checkpointing_kwargs"))
+        how = _keys(arguments_of(facts).get("gradient_checkpointing_kwargs")) if enabled else {"use_reentrant": False}
         values = {**asdict(Checkpointing(enabled=enabled)), "reentrant": how.get("use_reentrant")}
         known |= _prefixed("checkpointing", values)
-        if not enabled:
-            known["checkpointing.reentrant"] = False
     return known
 
 

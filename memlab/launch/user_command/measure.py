@@ -80,10 +80,6 @@ def environment_of(ranks: Sequence[Mapping[str, Any]], machine: Machine) -> dict
     }
 
 
-NOT_FOUND = 127
-"""Exit code of a shell for a command that does not exist."""
-
-
 PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "accelerate")
 """Programs that a misspelt first word of a command may mean."""
 
@@ -91,7 +87,7 @@ PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "accelerate")
 class CommandNotFound(MemlabError):
     """The first word of the command is no program."""
 
-    exit_code = NOT_FOUND
+    exit_code = 127  # of a shell for a command that does not exist
 
 
 def check_program(words: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """System calls that the kernel hands to memlab or refuses, and the filter that makes it so (seccomp(2))."""
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -72,8 +73,7 @@ class Condition(NamedTuple):
 
 
 ALL = 0xFFFFFFFF
-WRITES = 0o1103
-"""O_WRONLY, O_RDWR, O_CREAT and O_TRUNC of open(2)."""
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 NEW_NAMESPACES = 0x7E020000
 """The flags of clone(2) that make namespaces."""
 RAW_SOCKETS = (3, 10)
@@ -118,8 +118,6 @@ ARCHITECTURE = 0xC000003E if IS_X86 else 0xC00000B7
 SET_FILTER, NEW_LISTENER = 1, 1 << 3
 ALLOW, NOTIFY, FAIL = 0x7FFF0000, 0x7FC00000, 0x00050000
 LOAD, AND, EQUALS, AT_LEAST, RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
-NO_CALL = 38
-"""ENOSYS."""
 OTHER_TABLE = 0x40000000
 """Numbers from here on are those of the x32 table."""
 
@@ -135,7 +133,7 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
 
 def _filter_of(calls: Mapping[str, Call], missing: Mapping[str, Call]) -> bytes:
     """Return the program for the kernel (BPF) that hands over ``calls``, and knows no ``missing`` ones."""
-    no_call, yes = _instruction(RETURN, FAIL | NO_CALL), _instruction(RETURN, NOTIFY)
+    no_call, yes = _instruction(RETURN, FAIL | errno.ENOSYS), _instruction(RETURN, NOTIFY)
     program = [_instruction(LOAD, 4), _instruction(EQUALS, ARCHITECTURE, 1), no_call, _instruction(LOAD, 0)]
     program += [_instruction(AT_LEAST, OTHER_TABLE, 0, 1), no_call]
     for number, _ in missing.values():

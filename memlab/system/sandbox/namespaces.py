@@ -88,8 +88,7 @@ def main() -> int:
     if child:
         return attend(child)
     keep, below, layers = (list(map(Path, given(name, options))) for name in (KEEP, BELOW, LAYER))
-    with_layers = dict.fromkeys(below, layers)
-    return _first_process(Path(scratch), NETWORK not in options, keep, with_layers, sys.argv[here + 1 :])
+    return _first_process(Path(scratch), NETWORK not in options, keep, below, layers, sys.argv[here + 1 :])
 
 
 def given(name: str, options: Sequence[str]) -> list[str]:
@@ -133,7 +132,7 @@ def _map_ids(process: Path, user: int, group: int) -> None:
 
 
 def _first_process(
-    scratch: Path, closed: bool, keep: list[Path], with_layers: dict[Path, list[Path]], words: list[str]
+    scratch: Path, closed: bool, keep: list[Path], below: list[Path], layers: list[Path], words: list[str]
 ) -> int:
     """Make the program's view of the machine, and run the program. Returns its exit code."""
     call("prctl", SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
@@ -142,7 +141,7 @@ def _first_process(
         if closed:  # no network but the loopback device, which has to be started
             with socket.socket() as any_socket:
                 fcntl.ioctl(any_socket, SET_INTERFACE_FLAGS, struct.pack("16sH14x", b"lo", INTERFACE_UP))
-        View(scratch).enter(keep, with_layers)
+        View(scratch).enter(keep, below, layers)
         os.chdir(folder)
         Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the kernel ends this program first
         give_up_privileges()
@@ -202,14 +201,14 @@ class View:
         self._mounts = mount_points()
         self._layers: list[str] = []
 
-    def enter(self, keep: list[Path], with_layers: dict[Path, list[Path]]) -> None:
-        """Make the view below SCRATCH/root, and make that the root of this process. ``with_layers``: folder -> what it
-        shows below its own files."""
+    def enter(self, keep: list[Path], below: list[Path], layers: list[Path]) -> None:
+        """Make the view below SCRATCH/root, and make that the root of this process. ``below``: the folder that shows
+        ``layers`` below its own files, if there is one."""
         _mount(None, "/", RECURSIVE | PRIVATE)
         self._root.mkdir()
         _mount(self._root, self._root, BIND)
         self._show(Path("/"))
-        for folder, layers in with_layers.items():
+        for folder in below:
             with contextlib.suppress(OSError):  # the program then makes again what the layers hold
                 self._inside(folder).mkdir(parents=True, exist_ok=True)
                 self._overlay(folder, self._inside(folder), layers)

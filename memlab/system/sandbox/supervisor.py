@@ -28,7 +28,6 @@ from memlab.system.sandbox.calls import ADDRESSES, ATTRIBUTES, CALLS, PATHS, PRO
 RECEIVE, SEND, ADD_FILE, GO_ON = 0xC0502100, 0xC0182101, 0x40182103, 1
 REQUEST, ANSWER = struct.Struct("QIIiIQ6Q"), struct.Struct("QqiI")
 HERE, NO_FOLLOW = -100, 0x100
-FAST_OPEN = 0x20000000
 MESSAGE, VECTOR = struct.Struct("QIxxxxQQQQixxxx"), struct.Struct("QQ")
 SYS_PIDFD_GETFD = 438
 
@@ -230,7 +229,7 @@ class Supervisor:
         with caller.socket(arguments[0]) or contextlib.nullcontext() as own:
             if own is not None and own.family not in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
                 return None
-            if flags & FAST_OPEN:
+            if flags & socket.MSG_FASTOPEN:
                 self._refuse(f"{name} with TCP Fast Open")
             if own is not None and name != "connect" and own.type != socket.SOCK_DGRAM:
                 return None  # it has its address already
