@@ -79,16 +79,14 @@ def _text_batch(config: Config, vocabulary: int, rank: int, world_size: int):
     """
     tokenizer = load_tokenizer(config)
     texts = load_texts(config.data)
-    tokenizer.padding_side = "right"
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
 
     def make(shape: Shape, index: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
         first = (index * world_size + rank) * shape.micro
         chosen = [texts[(first + i) % len(texts)] for i in range(shape.micro)]
-        padded = {"truncation": True, "padding": "max_length", "return_attention_mask": True}
-        rows = tokenizer(chosen, max_length=shape.tokens, **padded)
-        inputs, mask = torch.tensor(rows["input_ids"]), torch.tensor(rows["attention_mask"])
+        rows = tokenizer(chosen, truncation=True, max_length=shape.tokens)["input_ids"]
+        inputs = torch.tensor([row + [pad] * (shape.tokens - len(row)) for row in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (shape.tokens - len(row)) for row in rows])
         if int(inputs.max()) >= vocabulary:
             raise ConfigError(
                 f"data={config.data.source}: the tokenizer has token {int(inputs.max())}, but the model's vocabulary "
