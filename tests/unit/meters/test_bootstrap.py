@@ -23,7 +23,7 @@ def run(tmp_path: Path):
     """``run("code", site="code")``: standard output of a process with the bootstrap and a sitecustomize of its own."""
     folder = install(tmp_path / "run", Options(folder=str(tmp_path / "run")))
     (folder / "memlab_attach" / "meters" / "start.py").write_text(
-        "import sys\ndef start(here):\n    sys.modules['started'] = here\n"
+        "import sys\ndef begin(options):\n    sys.modules['started'] = options\n"
     )
     own = tmp_path / "own"
     own.mkdir()
@@ -57,7 +57,7 @@ def test_a_library_that_imports_torch_itself_is_heard_of_at_the_end_of_its_impor
     (tmp_path / "own" / "deepspeed.py").write_text("import torch\ninitialize = 'whole'\n")
     (tmp_path / "run" / ".attach" / "memlab_attach" / "meters" / "start.py").write_text(
         "from . import import_hook\n"
-        "def start(here):\n    import_hook.after('deepspeed', lambda module: print('heard of', module.initialize))\n"
+        "def begin(options):\n    import_hook.after('deepspeed', lambda module: print('heard of', module.initialize))\n"
     )
     assert run("import deepspeed; print('script')") == "heard of whole\nscript\n"
 
