@@ -7,6 +7,7 @@ when they first run. None of them can be asked for its size; each is what the dr
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -60,7 +61,8 @@ class DriverReadings:
             if not readings or total - free - reserved != readings[-1]["used_bytes"] - readings[-1]["reserved_bytes"]:
                 reading = {"time_us": now, "phase": None, "module": module, "call": call}
                 reading |= {"used_bytes": total - free, "reserved_bytes": reserved}
-                readings.append(reading | {"processes": self._processes(device)})
+                processes = ask_nvml(self._nvml, index_in_nvml(device), lambda nvml, gpu: nvml.processes(gpu))
+                readings.append(reading | {"processes": processes or {}})
                 self._running.append(readings[-1])
         readings[-1]["until_us"] = now
 
@@ -84,15 +86,16 @@ class DriverReadings:
 
     def _of(self, device: int) -> dict[str, Any]:
         gpu = index_in_nvml(device)
-        before = None if gpu is None else self._before.get(gpu)
-        return {"gpu": gpu, "before": before, "readings": self._readings[device]}
+        return {"gpu": gpu, "before": self._before.get(gpu), "readings": self._readings[device]}
 
-    def _processes(self, device: int) -> dict[int, int]:
-        gpu = index_in_nvml(device)
-        if self._nvml is not None and gpu is not None:
-            with contextlib.suppress(OSError):
-                return self._nvml.processes(gpu)
-        return {}
+
+def ask_nvml(nvml: Nvml | None, gpu: int | None, question: Callable[[Nvml, int], Any]) -> Any:
+    """Return what the driver answers about a GPU; ``None`` if it does not tell, without a driver, and for a part of a
+    GPU. ``gpu``: NVML's index."""
+    with contextlib.suppress(OSError):
+        if nvml is not None and gpu is not None:
+            return question(nvml, gpu)
+    return None
 
 
 def index_in_nvml(device: int) -> int | None:

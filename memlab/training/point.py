@@ -3,13 +3,12 @@
 import contextlib
 import math
 import os
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from memlab.core.config import Config
-from memlab.meters.driver_readings import index_in_nvml
+from memlab.meters.driver_readings import ask_nvml, index_in_nvml
 from memlab.meters.nvml import Nvml
 from memlab.meters.options import PROFILED_STEPS, PROFILER_WARMUP, Options
 from memlab.runs.folder import RunFolder
@@ -39,17 +38,11 @@ class Driver:
         if self._device is None:
             return None, None
         free, total = torch.cuda.mem_get_info(self._device)
-        return total - free, self._ask(lambda nvml, gpu: nvml.processes(gpu).get(os.getpid()))
+        return total - free, ask_nvml(self._nvml, self._gpu, lambda nvml, gpu: nvml.processes(gpu).get(os.getpid()))
 
     def energy_joules(self) -> float | None:
         """Return the energy that the GPU has used so far, a running total."""
-        return self._ask(lambda nvml, gpu: nvml.energy_joules(gpu))
-
-    def _ask(self, question: Callable[[Nvml, int], Any]) -> Any:
-        with contextlib.suppress(OSError):
-            if self._nvml is not None and self._gpu is not None:
-                return question(self._nvml, self._gpu)
-        return None
+        return ask_nvml(self._nvml, self._gpu, lambda nvml, gpu: nvml.energy_joules(gpu))
 
 
 class Point:
