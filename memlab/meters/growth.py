@@ -55,13 +55,12 @@ class Growth:
 
     @contained
     def look(self) -> None:
-        """Look for what keeps memory, and for the end of the run, at the end of a step."""
-        if self._ends:
-            now = self._ends[-1][0]
-            self._first_look = self._first_look or now
-            self._next_look = now + max(now - self._first_look, 1)  # also after a look that fails
-            self._end_step = self._find_end()
-            self._keepers.look(now, self.bytes_per_step)
+        """Look for what keeps memory that grows, and for the end of the run, at the end of a step."""
+        now = self._ends[-1][0]
+        self._first_look = self._first_look or now
+        self._next_look = now + max(now - self._first_look, 1)  # also after a look that fails
+        self._end_step = self._find_end()
+        self._keepers.look(now, self.bytes_per_step)
 
     @property
     def bytes_per_step(self) -> int:
