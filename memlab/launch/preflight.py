@@ -31,9 +31,8 @@ HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 """Pattern of a model id of the Hugging Face hub: ``name`` or ``owner/name``."""
 
 
-def check(configs: Iterable[Config]) -> None:
+def check(configs: Sequence[Config]) -> None:
     """Raise :class:`ConfigError` for the first reference of these configurations that is missing or broken."""
-    configs = list(configs)
     check_commands([config for config in configs if config.training.loop == "command"])
     configs = [config for config in configs if config.training.loop == "memlab"]
     for path, field in dict.fromkeys((c.data.path, c.data.text_field) for c in configs if c.data.source == "jsonl"):
