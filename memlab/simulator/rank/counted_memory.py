@@ -24,7 +24,7 @@ class CountedMemory(Memory):
     def __init__(self, events: list[Event], recorded: MemoryEvents):
         super().__init__()
         self._events, self._recorded, self._counted = events, recorded, 0
-        self._held: dict[int | None, _Held] = defaultdict(_Held)  # by the number of the GPU in this process
+        self._on_gpus: dict[int | None, _Held] = defaultdict(_Held)  # by the number of the GPU in this process
         self._blocks: dict[int, tuple[_Held, int]] = {}
 
     def install(self) -> None:
@@ -35,7 +35,7 @@ class CountedMemory(Memory):
         reading = Reading(*self.host.turn())
         if self.device is not None:
             self._count()
-            held = self._held[self._recorded.number_of(self.device)]
+            held = self._on_gpus[self._recorded.number_of(self.device)]
             reading.allocated = reading.requested = held.now
             reading.peak_allocated = reading.peak_active = held.peak
             reading.peak_reserved = held.highest = max(held.highest, held.peak)
@@ -45,7 +45,7 @@ class CountedMemory(Memory):
     def _count(self) -> None:
         for event in self._events[self._counted :]:
             if type(event) is Alloc:
-                held = self._held[event.stream // STREAMS]
+                held = self._on_gpus[event.stream // STREAMS]
                 self._blocks[event.key] = held, event.nbytes
                 held.now += event.nbytes
                 if held.now > held.peak:

@@ -110,7 +110,7 @@ event_of: Any = tuple.__new__
 """``event_of(kind, fields)`` is ``kind(*fields)`` without a call of Python code in between."""
 
 
-def made(events: Iterable[Event]) -> list[int]:
+def made(events: Iterable[Any]) -> list[int]:
     """List the keys of the blocks that the events make."""
     return [event.key for event in events if type(event) in MAKE]
 
