@@ -116,7 +116,7 @@ def made(events: Iterable[Any]) -> list[int]:
 
 
 def of_kinds(events: Iterable[Event], *kinds: type[Event]) -> Iterator[tuple[int, Any]]:
-    """Yield the events of some kinds, each with its index. All others are passed over event_of."""
+    """Yield the events of some kinds, each with its index. All others are passed over quickly."""
     return compress(enumerate(events), map(frozenset(kinds).__contains__, map(type, events)))
 
 
