@@ -40,6 +40,10 @@ class RecordError(MemlabError):
     """A record that is absent, unreadable or of another schema version."""
 
 
+class ShadowError(MemlabError):
+    """The model or the engine cannot run on the simulated device. The message is the line that names the exception."""
+
+
 def reason_of(error: Exception) -> str:
     """Describe in one line the exception that ended a point, for its record.
 
@@ -66,7 +70,3 @@ def nearest(word: str, candidates: Iterable[str], above: str = "") -> str:
     if close := shortest or same_letters or get_close_matches(word, candidates, n=1, cutoff=0.5):
         return f"Did you mean {' or '.join(repr(above + each) for each in close)}?"
     return f"Choose one of: {', '.join(candidates)}."
-
-
-class ShadowError(MemlabError):
-    """The model or the engine cannot run on the simulated device. The message is the line that names the exception."""

@@ -140,18 +140,10 @@ def traces_in(folder: Path) -> dict[int, Trace]:
 
 
 def _variables(environ: Mapping[str, str], own: Path) -> dict[str, str]:
-    """Variables of the command: the bootstrap is first on PYTHONPATH, and real GPUs are hidden.
-
-    The hash seed is fixed, unless the user has set one: the order of sets of strings decides the order in which some
-    models allocate (transformers' Gemma 3 iterates over a set), and a prediction is to be the same each time.
-    """
+    """Return the variables of the command's processes: the bootstrap is first on PYTHONPATH."""
     return {
-        "PYTHONHASHSEED": "0",
-        **environ,
+        **simulation.environment(environ),
         simulation.VARIABLE: str(own),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(simulation.BOOTSTRAP), environ.get("PYTHONPATH")])),
-        "CUDA_VISIBLE_DEVICES": "",
-        "DS_ACCELERATOR": "cuda",
-        "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }

@@ -1,4 +1,4 @@
-"""Simulator: a training script on N simulated GPUs, whose ranks leave traces of what they allocate and compute.
+"""Runs a training script on N simulated GPUs. Each rank leaves a trace of what it allocates and computes.
 
 ::
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -28,9 +29,18 @@ _REQUEST, _REFUSAL, _STACK, _ALL_RANKS, _CHOICE = "simulation.json", "refusal.tx
 MOST_WORDS = 1 << 16
 """Bytes of a refusal or a stack that are read."""
 
-
 MOST_RANKS = 8
-"""The most ranks that run, where ranks differ, and whose steps are counted."""
+"""Most ranks that run where ranks differ. The progress display counts the steps of at most so many ranks, too."""
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a simulated process: real GPUs are hidden, and one core is used.
+
+    The hash seed is fixed, unless ``environ`` has one: the order of sets of strings decides the order in which some
+    models allocate (transformers' Gemma 3 iterates over a set), and a prediction is to be the same each time.
+    """
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cuda", "OMP_NUM_THREADS": "1"}
+    return {"PYTHONHASHSEED": "0", **environ, **hidden}
 
 
 def own_folder() -> Path:

@@ -39,7 +39,7 @@ _NOT_THE_CALLER = (*map(path_of, PASSES_ON), "<")
 _EXPLAINS = tuple(map(path_of, EXPLAINS))
 
 _TORCH = path_of("torch/")
-_MEMLAB = re.compile(rf"memlab[{os.sep}](simulator|training[{os.sep}]simulated)[{os.sep}]")
+_SIMULATION = re.compile("memlab/(simulator|training/simulated)/")  # code that no real rank runs
 _PYTHON = os.path.join(sysconfig.get_path("stdlib"), "")
 _INSTALLED = tuple(os.path.join(_PYTHON, folder, "") for folder in ("site-packages", "dist-packages"))
 
@@ -151,7 +151,7 @@ def _label_of_any(code: CodeType) -> str | None:
     """Name the file of code that is neither torch's nor Python's: where nothing explains a request, it passed it on."""
     path = code.co_filename
     is_pythons = path.startswith(_PYTHON) and not path.startswith(_INSTALLED)
-    return None if is_pythons or path.startswith((_TORCH, "<")) or _MEMLAB.search(path) else _file_name(path)
+    return None if is_pythons or path.startswith((_TORCH, "<")) or _SIMULATION.search(path) else _file_name(path)
 
 
 def _innermost(label_of: Callable[[CodeType], str | None]) -> tuple[str, str]:

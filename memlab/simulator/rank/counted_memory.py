@@ -1,7 +1,7 @@
-"""The meter of a simulated rank: requested bytes, counted from the events of its trace.
+"""Memory meter of a simulated rank: it counts requested bytes from the events of the trace.
 
-The allocator's own figures follow from a replay of the trace, when the rank has ended. Until then the meters only need
-what is held, and where it is most; a replay up to each of their readings would take as long as the last one.
+When the rank has ended, memlab replays its trace through the model of torch's allocator. The figures of the prediction
+come from this replay. While the rank runs, the meters only need to know how much memory is held, and where it peaks.
 """
 
 from collections import defaultdict

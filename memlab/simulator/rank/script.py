@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from memlab.simulator.simulation import Simulation
 
 MORE_OBJECTS = 2
-"""Objects that Python's garbage collector counts in a simulated rank, for each in a real one, at least. Measured for a
-Llama of 24 layers in transformers' Trainer, collections of the youngest objects, simulated and real: 10 and 8 while the
-model is built, 385 and 70 in eight steps. More collections would free memory that reference cycles hold on GPUs."""
+"""Factor of the threshold of Python's garbage collector. A simulated rank makes more objects than a real one, so its
+collector would run more often, and free GPU memory in reference cycles too early. Measured: a Llama of 24 layers in
+transformers' Trainer has 10 collections of the youngest objects while it is built (8 on a CPU without simulation), and
+385 in eight steps (70). With this factor it has 4 and 186."""
 
 OLDEST_TORCH = (2, 11)
 """The oldest version of torch that predictions are tested with."""

@@ -39,7 +39,7 @@ class ScriptSteps:
         self._works: deque[tuple[list[Item], list[int]]] = deque(maxlen=STEPS_TIMED)
         self._outside: list[range] = []  # items of the running step that belong to pieces outside the steps
         self._collectives_before = 0
-        self._calls = 0  # of operators, before the last look at owners
+        self._calls = 0  # calls of operators until the owners of memory were last looked for
         self._step_begin: int | None = None  # index of the first event of the running step
         self._owned = OwnedBlocks(recorder.trace, Ownership(lambda: session.objects.optimizers, block_of))
         self._begin_piece()
@@ -91,7 +91,7 @@ class ScriptSteps:
             self._step_begin = self._event
         if step is None:
             self._outside.append(range(self._item, len(self._counter.items)))
-        if cut.ends_phase and self._recorder.memory.calls > self._calls:  # else nothing has got an owner
+        if cut.ends_phase and self._recorder.memory.calls > self._calls:  # else no memory has got a new owner
             self._owned.look(phase)
             self._calls = self._recorder.memory.calls
         self._name_piece(phase, step, cut.where, cut.ends_phase)

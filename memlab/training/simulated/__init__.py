@@ -1,1 +1,1 @@
-"""memlab's own training on simulated GPUs: one process that forks for each engine start and each shape."""
+"""Runs memlab's own training on simulated GPUs, in one process that forks for each engine start and each shape."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from memlab.core.plan import Plan
 from memlab.simulator.last_exception import last_exception
+from memlab.simulator.simulation import environment
 from memlab.system.environment import own_variables
 from memlab.system.machine import Machine
 
@@ -154,14 +155,9 @@ def _reason_of_failure(folder: Path, start: "EngineStart", path: str) -> str:
 
 
 def _environment(plan: Plan) -> dict[str, str]:
-    """The environment of the shadow process: as in a rank, without variables for a real device or its allocator."""
+    """Return the environment of the shadow process: as in a rank, without variables for the GPU's allocator."""
     return {
-        "PYTHONHASHSEED": "0",  # for equal predictions: see run_command
-        **os.environ,
-        **variables(plan),
-        "CUDA_VISIBLE_DEVICES": "",
-        "DS_ACCELERATOR": "cuda",
-        "OMP_NUM_THREADS": "1",
+        **environment({**os.environ, **variables(plan)}),
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": "29500",  # must be set, is never opened
         "CROSS_RANK": "0",

@@ -150,7 +150,7 @@ def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps
     del recorder.kernels[torch.ops.aten.embedding_dense_backward.default]  # these predictions were judged without it
     trace.smooth_from = _smooth_from(plan.config)
     with recorder:
-        Shadow(plan, _without_packages(plan.config), recorder, split, steps, RunFolder(scratch)).run()
+        Shadow(plan, _as_built(plan.config), recorder, split, steps, RunFolder(scratch)).run()
     return trace
 
 
@@ -161,8 +161,9 @@ def _smooth_from(config: Config) -> int | None:
     return bitsandbytes.cuda_ops()._gemm_4bit_custom_max_m + 1 if config.adapter.method == "qlora" else 1
 
 
-def _without_packages(config: Config) -> Config:
-    """Return the configuration to build: no files of weights, and memlab's attention in place of flash-attn's."""
+def _as_built(config: Config) -> Config:
+    """Return the configuration that a simulated rank builds: without files of weights, and with memlab's attention in
+    place of flash-attn's."""
     attention = config.attention
     if attention.implementation.startswith("flash"):
         attention = replace(attention, implementation=FLASH)
