@@ -49,10 +49,11 @@ def test_the_documented_stand_in_takes_the_place_of_a_package_and_its_operator(t
     assert sizes.count(2 * 1024 * 512) >= 3  # the tensor, its result and its gradient
 
 
-def test_a_file_without_a_stand_in_is_named(tmp_path, monkeypatch):
+@pytest.mark.parametrize("text", ["x = 1\n", "def stand_in(config, gpu): ...\n"])
+def test_a_file_without_a_stand_in_is_named(tmp_path, monkeypatch, text):
     monkeypatch.setitem(os.environ, own_stand_ins.VARIABLE, "")
-    own_stand_ins.choose(own_folder(tmp_path, "x = 1\n"))
-    with pytest.raises(ShadowError, match=r"selective_scan\.py is no stand-in: it has no function stand_in"):
+    own_stand_ins.choose(own_folder(tmp_path, text))
+    with pytest.raises(ShadowError, match=r"selective_scan\.py is no stand-in: it has no function stand_in\(gpu\)"):
         run(tmp_path, "import torch\n")
 
 

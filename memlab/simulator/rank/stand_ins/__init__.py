@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
 from pathlib import Path
 from pkgutil import iter_modules
 
@@ -54,9 +55,10 @@ def install_own(recorder: Recorder, gpu: GpuModel, files: Sequence[Path]) -> Non
         spec = spec_from_file_location(f"{__name__}.own.{file.stem}", file)
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
-        if not hasattr(module, "stand_in"):
+        function = getattr(module, "stand_in", None)
+        if function is None or len(signature(function).parameters) != 1:
             raise UnpredictableError(f"{file} is no stand-in: it has no function stand_in(gpu)")
-        if (stand_in := module.stand_in(gpu)) is not None:
+        if (stand_in := function(gpu)) is not None:
             _install(stand_in, recorder)
 
 
