@@ -2,8 +2,8 @@
 
 A check is built once from the fields of a dataclass or typed dictionary, on first use. Supported types: ``Any``,
 ``None``, bool, int, float, str, lists and tuples, dictionaries with text keys, dataclasses, typed dictionaries, named
-tuples (a list of their fields), and unions of these types (of named tuples alone: the list begins with the number of
-its kind). :class:`Limits` narrows a type: ``Annotated[list[int], Limits(length=2)]``, or as metadata of a field.
+tuples (a list of their fields), and unions of these types. :class:`Limits` narrows a type:
+``Annotated[list[int], Limits(length=2)]``, or as metadata of a field.
 """
 
 import dataclasses
@@ -126,8 +126,6 @@ def check_of(annotation: Any) -> Check:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _narrowed(*arguments)
-    if origin in (Union, types.UnionType) and all(hasattr(argument, "_fields") for argument in arguments):
-        return Check(frozenset({list}), "a list", _of_kinds([_of_fields(argument) for argument in arguments]))
     if origin in (Union, types.UnionType):
         return _union([check_of(argument) for argument in arguments])
     if hasattr(annotation, "_fields"):
@@ -222,17 +220,6 @@ def _of_fields(schema: Any) -> Inside:
         if not least <= len(values) <= len(checks):
             raise SchemaError(f"must be a list of {len(checks)} values, not {shown(values)}.")
         _look_at_each(checks, values)
-
-    return inside
-
-
-def _of_kinds(checks: list[Inside]) -> Inside:
-    """Build the check of one of several named tuples: a list with the number of its kind before the fields."""
-
-    def inside(values: list[Any]) -> None:
-        if not values or type(values[0]) is not int or not 0 <= values[0] < len(checks):
-            raise SchemaError(f"must begin with a number below {len(checks)}, not {shown(values)}.")
-        checks[values[0]](values[1:])
 
     return inside
 

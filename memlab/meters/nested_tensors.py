@@ -1,16 +1,32 @@
 """Tensors in the arguments, results and attributes of other people's code."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+
+NESTED = (list, tuple)
+"""In place of ``list | tuple``, which Python makes anew at each look."""
+
+_PLAIN = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors in a value, at any depth of dictionaries, lists and tuples."""
     if isinstance(value, torch.Tensor):
         return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return []
-    return [tensor for each in value for tensor in tensors_in(each)]
+    found: list[torch.Tensor] = []
+    _collect((value,), found)
+    return found
+
+
+def _collect(values: Iterable[Any], found: list[torch.Tensor]) -> None:
+    for value in values:
+        if type(value) in _PLAIN:  # most arguments that are no tensors
+            continue
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, dict):
+            _collect(value.values(), found)
+        elif isinstance(value, NESTED):
+            _collect(value, found)

@@ -19,7 +19,7 @@ from memlab.report.explain_page.payload import payload
 from memlab.simulator.outside.parts import OutsidePart
 from memlab.simulator.trace.events import Alloc, Free
 from memlab.simulator.trace.trace_format import Piece, Trace
-from memlab.simulator.trace.work_items import EVERYTHING, HostWaits, KernelLaunch
+from memlab.simulator.trace.work_items import EVERYTHING, HALF, HostWaits, KernelLaunch
 
 pytestmark = [
     pytest.mark.browser,
@@ -216,7 +216,7 @@ def test_a_prediction_has_the_time_of_its_last_step(chromium, tmp_path):
     trace.steps = [0, begin]
     rest = range(begin, len(trace.events))
     trace.work = [
-        item for _ in rest for item in (KernelLaunch(0, 0, 0, True, 10**11, (0,)), HostWaits(0, 0, EVERYTHING))
+        item for _ in rest for item in (KernelLaunch(0, 0, 0, HALF, 10**11, (0,)), HostWaits(0, 0, EVERYTHING))
     ]
     trace.events_before = [event for event in rest for _ in range(2)]
     rank = explained(trace)

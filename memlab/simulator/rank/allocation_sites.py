@@ -57,7 +57,7 @@ class AllocationSites:
         self._numbers: dict[tuple, int] = {}  # by the fields of a site
         self._small: Callable[[tuple], Site] = cache(lambda fields: Site(*fields))
         self._without_shape: dict[tuple, Site] = {}
-        self._labels: dict[CodeType, str | None] = {}
+        self._labels: dict[str, str | None] = {}  # by the path of a file
 
     @property
     def module(self) -> str:
@@ -139,12 +139,12 @@ class AllocationSites:
         return number
 
     def _label(self, code: CodeType) -> str | None:
-        if code not in self._labels:
-            path = code.co_filename
+        path = code.co_filename  # unlike code, text keeps its hash
+        if path not in self._labels:
             is_pythons = path.startswith(_PYTHON) and not path.startswith(_INSTALLED)
             passes_on = is_pythons or (path.startswith(_NOT_THE_CALLER) and not path.startswith(_EXPLAINS))
-            self._labels[code] = None if passes_on else _file_name(path)
-        return self._labels[code]
+            self._labels[path] = None if passes_on else _file_name(path)
+        return self._labels[path]
 
 
 def _label_of_any(code: CodeType) -> str | None:

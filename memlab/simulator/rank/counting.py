@@ -354,7 +354,8 @@ class Counter:
         first, *rest = work.items
         first = first._replace(operators=first.operators + self.operators, modules=first.modules + self.modules)
         self.items += [renumbered(item, lambda kind, number: number + self._records) for item in (first, *rest)]
-        self.events_before += [len(self._trace_events) + before for before in work.events_before]
+        events = len(self._trace_events)
+        self.events_before += [events + before for before in work.events_before]
         self._records += sum(isinstance(item, RecordEvent) for item in work.items)
         self.operators, self.modules = work.operators, work.modules
 

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from memlab.meters.nested_tensors import tensors_in
+from memlab.meters.nested_tensors import NESTED, tensors_in
 from memlab.simulator.rank.device import is_on
 from memlab.simulator.rank.libraries import META_IS_CUDA
 from memlab.simulator.rank.unpredictable import OWN_STAND_IN, UnpredictableError
@@ -141,7 +141,7 @@ class FakeResults:
             return value
         if isinstance(value, torch.Tensor) and value.device.type == "cpu":
             return self.strided(value.shape, value.stride(), value.dtype, value.device)
-        if isinstance(value, list | tuple):
+        if isinstance(value, NESTED):
             return type(value)([self._all_fake(item) for item in value])
         return value
 
@@ -247,7 +247,7 @@ def _key(values: Iterable[Any]) -> tuple | None:
             key.append((value.shape, value.stride(), value.dtype, value.fake_device))
         elif isinstance(value, torch.Tensor):
             return None
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, NESTED):
             inner = _key(value)
             if inner is None:
                 return None

@@ -18,6 +18,7 @@ from memlab.simulator.rank import device
 from memlab.simulator.rank.allocation_sites import AllocationSites
 from memlab.simulator.rank.kernel import Blocks
 from memlab.simulator.rank.unpredictable import SET_DEVICE, UnpredictableError
+from memlab.simulator.trace.columns import tuple_of
 from memlab.simulator.trace.events import (
     OF_A_BLOCK,
     STREAMS,
@@ -33,7 +34,6 @@ from memlab.simulator.trace.events import (
     RecordStream,
     Synchronize,
     Workspace,
-    event_of,
     made,
 )
 from memlab.simulator.trace.memory_kinds import name_owned
@@ -277,20 +277,23 @@ class MemoryEvents:
         old = [storage._memlab_key for storage in found]
         for storage, key in zip(found, old, strict=True):
             del storage._memlab_key, self._alive[key]  # with the weak reference goes its callback
-        new = [self._new_key() for _ in made(events)]
+        first = self._next_key + 1
+        self._next_key += len(made(events))
+        new = list(range(first, self._next_key + 1))
         return [*new, *reversed(old)], new
 
     def repeat(self, events: Sequence[Any], keys: Sequence[int], sites: dict[int, int]) -> None:
         """Write such events. ``sites``: of the new blocks."""
+        write = self._events.append
         for event in events:
             kind = type(event)
             if kind is Alloc:
                 key, nbytes, stream, _, reduction = event
-                event = event_of(Alloc, (keys[key], nbytes, stream, sites[key], reduction))
+                event = tuple_of(Alloc, (keys[key], nbytes, stream, sites[key], reduction))
                 self.requests += 1
             elif kind in OF_A_BLOCK:
-                event = event_of(kind, (keys[event.key], *event[1:]))
-            self._events.append(event)
+                event = tuple_of(kind, (keys[event.key], *event[1:]))
+            write(event)
 
     def storage_in(self, key: int) -> Any:
         """Return the storage that lies in a block; ``None``: it is gone."""

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from memlab.meters.nested_tensors import tensors_in
+from memlab.meters.nested_tensors import NESTED, tensors_in
 from memlab.simulator.rank.choices import Choices
 from memlab.simulator.rank.unpredictable import OWN_STAND_IN, UnpredictableError
 from memlab.simulator.trace.trace_format import GENERATION, ROUTING
@@ -317,7 +317,7 @@ class Values:
     def _on_host(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return self.of(value)
-        if isinstance(value, list | tuple):
+        if isinstance(value, NESTED):
             return [self._on_host(item) for item in value]
         return value
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from memlab.simulator.trace.events import FREE, MAKE, Alloc, BeginPhase, Event, HostAlloc, Workspace, event_of, made
+from memlab.simulator.trace.columns import tuple_of
+from memlab.simulator.trace.events import FREE, MAKE, Alloc, BeginPhase, Event, Workspace, made
 from memlab.simulator.trace.reduction_scratch import scratch_of
 from memlab.simulator.trace.trace_format import Site
 from memlab.simulator.trace.work_items import BeginWorkPhase, StepWork, amounts, with_amounts
@@ -236,12 +237,12 @@ def with_numbers(part: Any, numbers: tuple[int, ...], site: int | None = None) -
     if isinstance(part, Alloc):
         scratch = None if part.reduction is None else scratch_of(numbers)
         nbytes = numbers[0] if scratch is None else scratch.buffer_bytes
-        return event_of(Alloc, (part.key, nbytes, part.stream, part.site if site is None else site, scratch))
-    if isinstance(part, HostAlloc | Workspace):
+        return tuple_of(Alloc, (part.key, nbytes, part.stream, part.site if site is None else site, scratch))
+    if type(part) is tuple:
+        return numbers
+    if isinstance(part, _SIZED):
         return part._replace(nbytes=numbers[0])
-    if isinstance(part, Left):
-        return part._replace(shape=numbers)
-    return numbers if type(part) is tuple else with_amounts(part, numbers)
+    return part._replace(shape=numbers) if isinstance(part, Left) else with_amounts(part, numbers)
 
 
 def _without_numbers(part: Any) -> tuple:

@@ -3,15 +3,13 @@
 Two events of different kinds can be equal as tuples, so compare their types as well.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress, repeat
-from operator import attrgetter
-from typing import Annotated, Any, NamedTuple, TypedDict, cast, get_args, get_type_hints
+from collections.abc import Iterable, Iterator
+from itertools import compress
+from typing import Annotated, Any, NamedTuple
 
-from memlab.core.grouping import grouped
 from memlab.core.schema import PlainOf
-from memlab.core.value_types import Count, Index
+from memlab.core.value_types import Count
+from memlab.simulator.trace.columns import Columns, tuple_of
 from memlab.simulator.trace.reduction_scratch import Scratch, scratch_of
 
 STREAMS = 1 << 10
@@ -29,8 +27,9 @@ class Alloc(NamedTuple):
     reduction: Annotated[Scratch | None, PlainOf(list[Count] | None)] = None  # for a buffer: the sum that needs it
 
     def at(self, site: int) -> "Alloc":
-        """Return the request at another site. ``_replace`` takes almost twice as long."""
-        return Alloc(self.key, self.nbytes, self.stream, site, self.reduction)
+        """Return the request at another site, in a fraction of the time of ``_replace``."""
+        key, nbytes, stream, _, reduction = self
+        return tuple_of(Alloc, (key, nbytes, stream, site, reduction))
 
 
 class Workspace(NamedTuple):
@@ -98,16 +97,12 @@ Event = (
     Alloc | Free | RecordStream | Synchronize | EmptyCache | BeginPhase | HostAlloc | HostFree | BeginPoint | Workspace
 )
 
-KINDS: tuple[type[Any], ...] = get_args(Event)
-"""All kinds of events."""
+EVENT_COLUMNS = Columns(Event, {"reduction": lambda numbers: numbers and scratch_of(numbers)})
+"""Plain form of events."""
 
 MAKE, FREE = (Alloc, HostAlloc), (Free, HostFree)
 OF_A_BLOCK = (*MAKE, *FREE, RecordStream)
 """The kinds that make a block, that free one, and all that name a block by its key."""
-
-
-event_of: Any = tuple.__new__
-"""``event_of(kind, fields)`` is ``kind(*fields)`` without a call of Python code in between."""
 
 
 def made(events: Iterable[Any]) -> list[int]:
@@ -139,45 +134,3 @@ class GpuOfEvents:
             case Free():
                 return self._of_blocks.pop(event.key)
         return None
-
-
-_list, _typed_dict = cast(Any, list), cast(Any, TypedDict)  # mypy wants types that are written out
-
-_FIELDS = {
-    kind.__name__: _typed_dict(
-        kind.__name__, {name: _list[hint] for name, hint in get_type_hints(kind, include_extras=True).items()}
-    )
-    for kind in KINDS
-}
-Columns = _typed_dict("Columns", {"kinds": list[Index], **_FIELDS})
-"""Form of events on disk. ``kinds`` has the index in ``KINDS`` of each event. Each kind has a list for each of its
-fields, with the values of the events of this kind in their order. The list is empty if every value is the default."""
-
-
-def to_columns(events: Sequence[Event]) -> dict[str, Any]:
-    """Return the plain form of events (``Columns``)."""
-    by_kind = grouped(events, type)
-    numbers = {kind: number for number, kind in enumerate(KINDS)}
-    columns: dict[str, Any] = {"kinds": [numbers[type(event)] for event in events]}
-    for kind in KINDS:
-        columns[kind.__name__] = {name: list(map(attrgetter(name), by_kind.get(kind, ()))) for name in kind._fields}
-        for name, default in kind._field_defaults.items():
-            if all(value == default for value in columns[kind.__name__][name]):
-                columns[kind.__name__][name] = []
-    return columns
-
-
-def from_columns(columns: Mapping[str, Any]) -> list[Event]:
-    """Return the events of this plain form. Raises ``ValueError`` if a list of values is too long or too short."""
-    counts = Counter(columns["kinds"])
-    made: list[Iterator[Event]] = []
-    for number, kind in enumerate(KINDS):
-        fields = {name: columns[kind.__name__][name] for name in kind._fields}
-        for name, default in kind._field_defaults.items():
-            fields[name] = fields[name] or [default] * counts[number]
-        if any(len(values) != counts[number] for values in fields.values()):
-            raise ValueError(f"a field of {kind.__name__} has more or fewer values than the {counts[number]} events")
-        if kind is Alloc:
-            fields["reduction"] = [numbers and scratch_of(numbers) for numbers in fields["reduction"]]
-        made.append(map(event_of, repeat(kind), zip(*fields.values(), strict=True)) if fields else repeat(kind()))
-    return [next(made[number]) for number in columns["kinds"]]

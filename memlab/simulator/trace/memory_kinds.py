@@ -105,11 +105,12 @@ def name_kinds(trace: Trace, vocabularies: Collection[int]) -> None:
     of_phases: dict[str, dict[int, int]] = defaultdict(dict)  # phase -> site -> the same site with its kind
     phase, named = "", of_phases[""]
     for index, event in of_kinds(trace.events, BeginPhase, Alloc):
-        if isinstance(event, BeginPhase):
+        if type(event) is BeginPhase:
             phase = trace.phases[event.phase]
             named = of_phases[phase]
             continue
-        if event.site not in named:
+        number = named.get(event.site)
+        if number is None:
             site, number = trace.sites[event.site], event.site
             if not site.kind:
                 alike = phase, bool(site.shape) and site.shape[-1] in vocabularies, BUT_SHAPE(site)
@@ -119,8 +120,8 @@ def name_kinds(trace: Trace, vocabularies: Collection[int]) -> None:
                 if number == len(trace.sites):
                     trace.sites.append(site.changed(kind=kinds[alike]))
             named[event.site] = number
-        if named[event.site] != event.site:
-            trace.events[index] = event.at(named[event.site])
+        if number != event.site:
+            trace.events[index] = event.at(number)
 
 
 def name_owned(trace: Trace, owners: Mapping[int, Owner]) -> None:
@@ -148,6 +149,8 @@ def name_casts(trace: Trace) -> None:
             copies.add(number)
         elif site.owner is not None and site.owner.kind == WEIGHTS and site.owner.dtype == "float32":
             owned.add(number)
+    if not (owned and copies):
+        return
     requests = list(of_kinds(trace.events, Alloc))
     weights = {(trace.sites[event.site].module, event.nbytes) for _, event in requests if event.site in owned}
     sizes = {nbytes for _, nbytes in weights}

@@ -23,14 +23,13 @@ from memlab.meters.garbage_collector import paused_garbage_collector
 from memlab.meters.owner import Owner
 from memlab.simulator.allocator import CachingAllocator, OutOfMemory
 from memlab.simulator.outside.appearances import Appearance
-from memlab.simulator.trace import work_items
 from memlab.simulator.trace.epoch_batches import EpochOrder
 from memlab.simulator.trace.events import (
+    EVENT_COLUMNS,
     FREE,
     MAKE,
     Alloc,
     BeginPhase,
-    Columns,
     EmptyCache,
     Event,
     Free,
@@ -38,11 +37,9 @@ from memlab.simulator.trace.events import (
     RecordStream,
     Synchronize,
     Workspace,
-    from_columns,
     of_kinds,
-    to_columns,
 )
-from memlab.simulator.trace.work_items import NUMBERED, Item, Launcher
+from memlab.simulator.trace.work_items import ITEM_COLUMNS, NUMBERED, Item, Launcher
 
 CHOICES = GENERATION, ROUTING, SELECTION = "generation", "routing", "selection"
 """What a program may choose by unknown values: tokens, whose number is the length of a generation; experts (or other
@@ -121,15 +118,16 @@ class Trace:
     world_size: AtLeastOne
     micro: Count = 0
     tokens: Count = 0
-    events: Annotated[list[Event], PlainOf(Columns)] = field(default_factory=list)
+    events: Annotated[list[Event], PlainOf(EVENT_COLUMNS.schema)] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     sites: Annotated[list[Site], PlainOf(list[Site | list[Count]])] = field(default_factory=list)
     steps: list[Count] = field(default_factory=list)  # index of the first event of each optimizer step
     smooth_from: Count | None = 1  # tokens in a batch from which the size formulas hold (interpolate.py); None: never
-    work: list[Item] = field(default_factory=list)  # of the last step
+    work: Annotated[list[Item], PlainOf(ITEM_COLUMNS.schema)] = field(default_factory=list)  # of the last step
     events_before: list[Count] = field(default_factory=list)  # for each item of ``work``: number of events before it
     pieces: list[Piece] = field(default_factory=list)  # of a command: one for each BeginPhase event
-    earlier_work: list[list[Item]] = field(default_factory=list)  # of a command: of the steps before the last, in order
+    # Of a command: of the steps before the last, in order.
+    earlier_work: Annotated[list[list[Item]], PlainOf(list[ITEM_COLUMNS.schema])] = field(default_factory=list)
     launchers: list[Launcher] = field(default_factory=list)  # of the kernels of all work
     appearances: list[Appearance] = field(default_factory=list)  # of what takes memory outside the allocator
     gpu: Index | None = None  # of a command: index of its GPU on the node; None: not known
@@ -172,9 +170,9 @@ class Trace:
     def to_json(self) -> dict[str, Any]:
         return {
             **vars(self),
-            "events": to_columns(self.events),
-            "work": list(map(work_items.to_json, self.work)),
-            "earlier_work": [list(map(work_items.to_json, work)) for work in self.earlier_work],
+            "events": EVENT_COLUMNS.to_json(self.events),
+            "work": ITEM_COLUMNS.to_json(self.work),
+            "earlier_work": list(map(ITEM_COLUMNS.to_json, self.earlier_work)),
             "sites": _plain(self.sites),
             "pieces": list(map(vars, self.pieces)),
             "order": self.order and vars(self.order),
@@ -236,14 +234,14 @@ class Trace:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Trace":
         """Make a trace of its plain values, which change."""
-        values["events"] = from_columns(values["events"])
-        values["work"] = [work_items.from_json(*item) for item in values["work"]]
-        values["earlier_work"] = [[work_items.from_json(*item) for item in work] for work in values["earlier_work"]]
-        values["appearances"] = [Appearance(*each) for each in values.get("appearances", [])]
-        values["launchers"] = [Launcher(*launcher) for launcher in values.get("launchers", [])]
+        values["events"] = EVENT_COLUMNS.from_json(values["events"])
+        values["work"] = ITEM_COLUMNS.from_json(values["work"])
+        values["earlier_work"] = list(map(ITEM_COLUMNS.from_json, values["earlier_work"]))
+        values["appearances"] = [Appearance(*each) for each in values["appearances"]]
+        values["launchers"] = [Launcher(*launcher) for launcher in values["launchers"]]
         values["pieces"] = [Piece(**piece) for piece in values["pieces"]]
         values["sites"] = _sites(values["sites"])
-        values["order"] = EpochOrder(**order) if (order := values.get("order")) else None
+        values["order"] = EpochOrder(**order) if (order := values["order"]) else None
         return cls(**values)
 
 
@@ -285,7 +283,7 @@ def _sites(plain: Sequence[dict[str, Any] | list[int]]) -> list[Site]:
     sites: list[Site] = []
     for values in plain:
         if isinstance(values, dict):
-            owner = values.get("owner")  # traces of older versions have none
+            owner = values["owner"]
             whole = {**values, "shape": tuple(values["shape"]), "owner": None if owner is None else Owner(*owner)}
             sites.append(Site(**whole))
         else:

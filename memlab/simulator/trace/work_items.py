@@ -5,11 +5,12 @@ since the item before. Two items of different kinds can be equal as tuples, so c
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple
 
 from memlab.core.config_fields import Range
 from memlab.core.schema import Limits
 from memlab.core.value_types import AtLeastOne, Count, OrNone
+from memlab.simulator.trace.columns import Columns, tuple_of
 
 
 class Launcher(NamedTuple):
@@ -22,12 +23,12 @@ class Launcher(NamedTuple):
 
 class KernelLaunch(NamedTuple):
     """Launch of a kernel on a stream. ``precision``: SINGLE, HALF or TF32; ``sizes``: bytes of each tensor that is read
-    or written; ``launcher``: index in ``Trace.launchers``, ``NOT_NAMED`` in a trace without names."""
+    or written; ``launcher``: index in ``Trace.launchers``; ``NOT_NAMED``: not known."""
 
     operators: Count
     modules: Count
     stream: Count
-    precision: Annotated[int | bool, Limits(range=Range(0, 2))]  # true or false in older traces
+    precision: Annotated[int, Limits(range=Range(0, 2))]
     flops: Count
     sizes: tuple[Count, ...]
     launcher: OrNone = -1
@@ -126,9 +127,8 @@ class StepWork(NamedTuple):
     modules: int
 
 
-KINDS: tuple[type[Any], ...] = get_args(Item)
-"""All kinds of items. On disk the index of its kind comes before the fields of an item: a new kind is the last one of
-``Item``."""
+ITEM_COLUMNS = Columns(Item, {"sizes": tuple})
+"""Plain form of items."""
 
 NUMBERED = {
     StreamWaitsForCollective: ("collective", Collective),
@@ -168,7 +168,7 @@ def amounts(item: Item) -> tuple[int, ...]:
 def with_amounts(item: Item, new: tuple[int, ...]) -> Item:
     """Return the item with other FLOPs and bytes, in the order of :func:`amounts`."""
     if isinstance(item, KernelLaunch):
-        return KernelLaunch(*item[:4], new[0], new[1:], item.launcher)
+        return tuple_of(KernelLaunch, (*item[:4], new[0], new[1:], item.launcher))
     if isinstance(item, HostWork):
         return item._replace(sizes=new)
     return item._replace(nbytes=new[0]) if isinstance(item, Copy | Collective) else item
@@ -182,15 +182,6 @@ def fixed_fields(item: Item) -> tuple[int, ...]:
     if isinstance(item, Copy | Collective):
         return item[1:-1]  # without their bytes
     return (item.modules, len(item.sizes)) if isinstance(item, HostWork) else item[1:]
-
-
-def to_json(item: Item) -> list[Any]:
-    return [KINDS.index(type(item)), *item]
-
-
-def from_json(kind: int, *fields: Any) -> Item:
-    item = KINDS[kind](*fields)
-    return item._replace(sizes=tuple(item.sizes)) if isinstance(item, KernelLaunch | HostWork) else item
 
 
 def link_bytes(collective: int, ranks: int, nbytes: int) -> float:

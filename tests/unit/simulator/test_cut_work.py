@@ -2,6 +2,7 @@
 
 from memlab.simulator.trace.work_items import (
     EVERYTHING,
+    HALF,
     Collective,
     HostWaits,
     HostWork,
@@ -33,7 +34,7 @@ def test_events_and_collectives_are_numbered_from_the_beginning_of_the_step():
 
 
 def test_a_wait_for_what_came_before_the_step_leaves_its_operators():
-    items = [StreamWaitsForCollective(3, 1, 0, 2), HostWaits(2, 0, 4), KernelLaunch(1, 0, 0, True, 10, (4,))]
+    items = [StreamWaitsForCollective(3, 1, 0, 2), HostWaits(2, 0, 4), KernelLaunch(1, 0, 0, HALF, 10, (4,))]
     found = cut_work(items, [True] * 3, collectives_before=3)
     assert found == [HostWork(3, 1, ()), HostWork(2, 0, ()), items[2]]
     assert list(map(type, found)) == [HostWork, HostWork, KernelLaunch]

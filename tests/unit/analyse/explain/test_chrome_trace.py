@@ -20,6 +20,7 @@ from memlab.simulator.trace.events import Alloc, BeginPhase, Free
 from memlab.simulator.trace.trace_format import Piece, Site, Trace
 from memlab.simulator.trace.work_items import (
     EVERYTHING,
+    HALF,
     PINNED,
     BeginWorkPhase,
     Collective,
@@ -55,7 +56,7 @@ def random_trace(seed: int) -> Trace:
         for index in range(40):
             events.append(Alloc(key, chance.randrange(1, 30) * MIB, 0, chance.randrange(2)))
             launcher, ahead = chance.randrange(2), chance.randrange(3)
-            items.append(KernelLaunch(ahead, 0, 0, True, chance.randrange(10**11), (MIB,), launcher))
+            items.append(KernelLaunch(ahead, 0, 0, HALF, chance.randrange(10**11), (MIB,), launcher))
             if index % 9 == 0:
                 items.append(Collective(1, 0, 0, 2, 2, chance.randrange(10**8)))
             if number == 2 and index % 11 == 0:

@@ -9,7 +9,6 @@ from memlab.analyse.explain.time_by_kind import Comparison, KindTime, compare, p
 from memlab.core.basis import BOUND, Basis
 from memlab.core.config import Config, Hardware, Training
 from memlab.core.errors import RecordError
-from memlab.files.json_file import write_json
 from memlab.prediction.time.calibrate import shipped
 from memlab.prediction.time.work_kinds import ATTENTION, COMMUNICATION, COPIES, ELEMENTWISE, MATRIX_PRODUCTS, OPTIMIZER
 from memlab.report.text import console
@@ -17,7 +16,7 @@ from memlab.report.time_text import show_time_by_kind
 from memlab.runs.folder import RunFolder
 from memlab.runs.operator_profile import OperatorProfile, OperatorTime, write_operators
 from memlab.simulator.trace.trace_format import Trace
-from memlab.simulator.trace.work_items import PINNED, BeginWorkPhase, Collective, Copy, KernelLaunch, Launcher
+from memlab.simulator.trace.work_items import HALF, PINNED, BeginWorkPhase, Collective, Copy, KernelLaunch, Launcher
 
 CONFIG = Config(
     hardware=Hardware(
@@ -32,11 +31,11 @@ TRACE = Trace(
     launchers=[Launcher("aten.mm.default", "mlp"), Launcher("aten.add.Tensor", "")],
     work=[
         BeginWorkPhase(0, 0, 0),
-        KernelLaunch(1, 0, 0, True, 3 * MILLI_FLOPS, (0,), 0),
+        KernelLaunch(1, 0, 0, HALF, 3 * MILLI_FLOPS, (0,), 0),
         Collective(0, 0, 0, 2, 2, 100_000_000),
-        KernelLaunch(1, 0, 0, True, MILLI_FLOPS, (0,), 1),
+        KernelLaunch(1, 0, 0, HALF, MILLI_FLOPS, (0,), 1),
         BeginWorkPhase(0, 0, 1),
-        KernelLaunch(1, 0, 0, True, MILLI_FLOPS, (0,), 1),
+        KernelLaunch(1, 0, 0, HALF, MILLI_FLOPS, (0,), 1),
         Copy(0, 0, 0, False, PINNED, 10**7),
     ],
 )
@@ -144,12 +143,3 @@ def test_a_run_whose_disk_had_no_room_for_the_profile_is_told_why(tmp_path):
 def test_a_command_whose_traces_are_gone_is_predicted_again(tmp_path):
     with pytest.raises(RecordError, match="the traces of this prediction are gone"):
         compare(run_folder(tmp_path, source="predicted", command={}))
-
-
-def test_an_older_trace_has_no_names_of_kernels(tmp_path):
-    values = TRACE.to_json()
-    del values["launchers"]
-    values["work"] = [item[:-1] if item[0] == 0 else item for item in values["work"]]
-    write_json(tmp_path / "rank0.trace.json", values)
-    found = predicted_step(CONFIG, Trace.load(tmp_path / "rank0.trace.json"))
-    assert found.step_seconds == pytest.approx(6e-3)

@@ -8,7 +8,7 @@ from memlab.prediction.time.calibrate import shipped
 from memlab.prediction.time.clocks import LAUNCH_QUEUE, LOWER_BOUND
 from memlab.simulator.trace.events import Alloc, Free, RecordStream, Synchronize
 from memlab.simulator.trace.trace_format import Site, Trace
-from memlab.simulator.trace.work_items import KernelLaunch
+from memlab.simulator.trace.work_items import HALF, KernelLaunch
 
 HARDWARE = Hardware(
     gpu="a round one", gpus=4, bf16_tflops=100.0, fp32_tflops=10.0, memory_gb_per_s=1000.0, link_gb_per_s=100.0,
@@ -26,11 +26,11 @@ def step(milliseconds: float, kernels: int = 1, then: int = 20) -> Trace:
     """A block of stream 1 that stream 0 uses in ``kernels`` of so long each, and that is freed at once; ``then`` blocks
     more, an operator before each."""
     events = [Alloc(0, 512, 1, 0), RecordStream(0, 0)]
-    work = [KernelLaunch(0, 0, 0, True, round(milliseconds * MILLI_FLOPS), (0,))] * kernels
+    work = [KernelLaunch(0, 0, 0, HALF, round(milliseconds * MILLI_FLOPS), (0,))] * kernels
     events_before = [len(events)] * kernels
     events.append(Free(0))
     for key in range(1, then + 1):
-        work.append(KernelLaunch(1, 0, 2, True, 0, (0,)))
+        work.append(KernelLaunch(1, 0, 2, HALF, 0, (0,)))
         events_before.append(len(events))
         events += [Alloc(key, 512, 0, 0), Free(key)]
     return Trace(0, 4, events=events, sites=[SITE], steps=[0], work=work, events_before=events_before)

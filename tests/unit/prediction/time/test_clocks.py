@@ -15,8 +15,10 @@ from memlab.simulator.trace.work_items import (
     CONVERTED_FROM_HOST,
     CONVERTED_TO_HOST,
     EVERYTHING,
+    HALF,
     PAGEABLE,
     PINNED,
+    SINGLE,
     TF32,
     BeginWorkPhase,
     Collective,
@@ -50,20 +52,20 @@ def seconds(*work, costs: Costs = LOWER_BOUND, config: Config = CONFIG) -> float
 
 
 def test_a_kernel_takes_the_longer_of_arithmetic_and_memory():
-    assert seconds(KernelLaunch(1, 0, 0, True, 5 * MILLI_FLOPS, (MILLI_BYTES,))) == pytest.approx(5e-3)
-    assert seconds(KernelLaunch(1, 0, 0, True, MILLI_FLOPS, (2 * MILLI_BYTES, 3 * MILLI_BYTES))) == pytest.approx(5e-3)
-    assert seconds(KernelLaunch(1, 0, 0, False, MILLI_FLOPS, (0,))) == pytest.approx(10e-3)  # single precision
+    assert seconds(KernelLaunch(1, 0, 0, HALF, 5 * MILLI_FLOPS, (MILLI_BYTES,))) == pytest.approx(5e-3)
+    assert seconds(KernelLaunch(1, 0, 0, HALF, MILLI_FLOPS, (2 * MILLI_BYTES, 3 * MILLI_BYTES))) == pytest.approx(5e-3)
+    assert seconds(KernelLaunch(1, 0, 0, SINGLE, MILLI_FLOPS, (0,))) == pytest.approx(10e-3)  # single precision
     assert seconds(KernelLaunch(1, 0, 0, TF32, MILLI_FLOPS, (0,))) == pytest.approx(2e-3)  # half the peak of bf16
 
 
 def test_the_host_runs_ahead_and_the_slower_of_the_two_decides():
-    kernels = [KernelLaunch(10, 0, 0, True, MILLI_FLOPS, (0,))] * 8
+    kernels = [KernelLaunch(10, 0, 0, HALF, MILLI_FLOPS, (0,))] * 8
     assert seconds(*kernels, costs=replace(LOWER_BOUND, operator_s=2e-5)) == pytest.approx(8e-3)
     assert seconds(*kernels, costs=replace(LOWER_BOUND, operator_s=2e-4)) == pytest.approx(16e-3)
 
 
 def test_who_waits_for_the_device_does_not_run_ahead():
-    kernel = KernelLaunch(10, 0, 0, True, MILLI_FLOPS, (0,))
+    kernel = KernelLaunch(10, 0, 0, HALF, MILLI_FLOPS, (0,))
     costs = replace(LOWER_BOUND, operator_s=1e-4)
     assert seconds(kernel, kernel, costs=costs) == pytest.approx(2e-3)
     assert seconds(kernel, HostWaits(0, 0, EVERYTHING), kernel, costs=costs) == pytest.approx(4e-3 - 1e-3)
@@ -75,15 +77,15 @@ def test_who_waits_for_the_device_does_not_run_ahead():
 
 def test_a_collective_runs_beside_kernels_until_it_is_waited_for():
     gather = Collective(1, 0, 0, GATHER, 4, 400_000_000)  # 300 MB over the link: 3 ms
-    kernel = KernelLaunch(1, 0, 0, True, 2 * MILLI_FLOPS, (0,))
+    kernel = KernelLaunch(1, 0, 0, HALF, 2 * MILLI_FLOPS, (0,))
     wait = StreamWaitsForCollective(0, 0, 0, 0)
     assert seconds(gather, kernel, wait, kernel) == pytest.approx(5e-3)
     assert seconds(gather, wait, kernel, kernel) == pytest.approx(7e-3)
 
 
 def test_a_stream_waits_for_another():
-    side = KernelLaunch(1, 0, 7, True, 3 * MILLI_FLOPS, (0,))
-    main = KernelLaunch(1, 0, 0, True, MILLI_FLOPS, (0,))
+    side = KernelLaunch(1, 0, 7, HALF, 3 * MILLI_FLOPS, (0,))
+    main = KernelLaunch(1, 0, 0, HALF, MILLI_FLOPS, (0,))
     side_then_main = [side, RecordEvent(0, 0, 7, 0), StreamWaitsForEvent(0, 0, 0, 0), main]
     assert seconds(*side_then_main) == pytest.approx(3e-3)  # that of the next step begins beside this one's main
     main_then_side = [RecordEvent(0, 0, 0, 1), StreamWaitsForEvent(0, 0, 7, 1)]
@@ -128,7 +130,7 @@ def test_hooks_cost_at_stage_3_alone():
 
 
 def test_the_slowest_rank_decides():
-    traces = {rank: Trace(rank, 4, work=[KernelLaunch(1, 0, 0, True, rank * MILLI_FLOPS, (0,))]) for rank in (1, 3)}
+    traces = {rank: Trace(rank, 4, work=[KernelLaunch(1, 0, 0, HALF, rank * MILLI_FLOPS, (0,))]) for rank in (1, 3)}
     assert step_seconds(CONFIG, traces, LOWER_BOUND) == pytest.approx(3e-3)
 
 
@@ -146,9 +148,9 @@ def test_one_rank_sends_nothing(name):
 
 def test_counts_are_by_phase():
     work = [
-        KernelLaunch(2, 1, 0, True, 7, (3, 4)),
+        KernelLaunch(2, 1, 0, HALF, 7, (3, 4)),
         BeginWorkPhase(1, 0, 0),
-        KernelLaunch(5, 3, 0, True, 11, (6,)),
+        KernelLaunch(5, 3, 0, HALF, 11, (6,)),
         Collective(1, 0, 0, GATHER, 4, 100),
         Copy(1, 0, 0, False, PINNED, 9),
     ]

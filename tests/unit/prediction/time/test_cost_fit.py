@@ -15,7 +15,7 @@ from memlab.prediction.time.clocks import LOWER_BOUND, Costs, step_seconds
 from memlab.prediction.time.cost_fit import Case, fit_costs, non_negative_least_squares, weighted_quantile
 from memlab.runs.folder import RunFolder
 from memlab.simulator.trace.trace_format import Trace
-from memlab.simulator.trace.work_items import Collective, HostWork, KernelLaunch, StreamWaitsForCollective
+from memlab.simulator.trace.work_items import HALF, Collective, HostWork, KernelLaunch, StreamWaitsForCollective
 
 HARDWARE = Hardware(
     gpu="a round one",
@@ -34,8 +34,8 @@ TRUE = Costs(compute=1.6, memory=1.25, link=1.4, operator_s=6e-6, module_s=1e-4,
 def case(number: int, stage: int, operators: int, modules: int, flops: int, nbytes: int, gathered: int = 0) -> Case:
     """a step of 10 layers: a product, something element by element, and perhaps a collective that is waited for."""
     layer = [
-        KernelLaunch(operators, modules, 0, True, flops, (1000,)),
-        KernelLaunch(operators, 0, 0, True, 0, (nbytes,)),
+        KernelLaunch(operators, modules, 0, HALF, flops, (1000,)),
+        KernelLaunch(operators, 0, 0, HALF, 0, (nbytes,)),
     ]
     work = [item for index in range(10) for item in (*layer, *_gather(index, gathered))]
     config = Config(hardware=HARDWARE, zero_stage=ZeroStage(stage=stage))

@@ -13,6 +13,7 @@ from memlab.simulator.trace.events import Alloc, BeginPhase, Free
 from memlab.simulator.trace.trace_format import Piece, Trace
 from memlab.simulator.trace.work_items import (
     EVERYTHING,
+    HALF,
     PINNED,
     Collective,
     Copy,
@@ -39,7 +40,7 @@ def random_work(seed: int) -> list:
     for _ in range(400):
         operators, modules, stream = chance.randrange(4), chance.randrange(2), chance.choice([0, 0, 0, 7])
         kinds = [
-            KernelLaunch(operators, modules, stream, True, chance.randrange(MILLI_FLOPS), (10**6,)),
+            KernelLaunch(operators, modules, stream, HALF, chance.randrange(MILLI_FLOPS), (10**6,)),
             Copy(operators, modules, stream, chance.random() < 0.3, PINNED, chance.randrange(10**7)),
             Collective(operators, modules, 0, 0, 4, chance.randrange(10**8)),
             RecordEvent(operators, modules, stream, events),
@@ -71,7 +72,7 @@ def test_the_intervals_fill_the_time_of_the_step_in_order(seed, costs):
 
 
 def test_a_stream_that_is_always_busy_has_all_its_kernels_once():
-    work = [KernelLaunch(1, 0, 0, True, MILLI_FLOPS * each, (0,)) for each in (1, 2, 3)]
+    work = [KernelLaunch(1, 0, 0, HALF, MILLI_FLOPS * each, (0,)) for each in (1, 2, 3)]
     found = step_intervals(CONFIG, work, replace(LOWER_BOUND, operator_s=1e-4))
     assert found.seconds == pytest.approx(6e-3)
     assert [(each.item, each.seconds) for each in found.streams[0]] == [
@@ -80,7 +81,7 @@ def test_a_stream_that_is_always_busy_has_all_its_kernels_once():
 
 
 def test_the_host_waits_where_the_step_says_so():
-    kernel = KernelLaunch(10, 0, 0, True, MILLI_FLOPS, (0,))
+    kernel = KernelLaunch(10, 0, 0, HALF, MILLI_FLOPS, (0,))
     found = step_intervals(CONFIG, [kernel, HostWaits(0, 0, EVERYTHING)], replace(LOWER_BOUND, operator_s=1e-4))
     busy, waits = found.host
     assert (busy.waits, waits.waits) == (False, True)
@@ -102,7 +103,7 @@ def test_overlapping_intervals_are_joined():
 
 
 def test_events_happen_when_the_host_is_done_with_the_item_before():
-    work = [KernelLaunch(operators, 0, 0, True, 0, (0,)) for operators in (1, 2, 3)]
+    work = [KernelLaunch(operators, 0, 0, HALF, 0, (0,)) for operators in (1, 2, 3)]
     events = [BeginPhase(0), Alloc(0, 1, 0, 0), BeginPhase(0), Alloc(1, 1, 0, 0), Free(0), BeginPhase(0), Free(1)]
     pieces = [Piece(None, None, True), Piece(1, None, True), Piece(None, None, True)]
     trace = Trace(0, 1, events=events, phases=["forward"], steps=[2], work=work, events_before=[3, 3, 4], pieces=pieces)

@@ -20,7 +20,7 @@ H200 = {"device": "cuda", "gpu": "NVIDIA H200", "gpus": 2, "memory_gib": 140.0, 
 
 
 def test_ranks_without_a_common_step_have_no_step_time(config):
-    first = Trace(0, 2, steps=[0, 10], work=[KernelLaunch(1, 0, 0, True, 0, (1 << 20,))])
+    first = Trace(0, 2, steps=[0, 10], work=[KernelLaunch(1, 0, 0, HALF, 0, (1 << 20,))])
     last = replace(first, rank=1, steps=[0, 10, 20, 30])
     known = config({f"hardware.{key}": value for key, value in H200.items()})
     assert predict_steps(known, {0: first, 1: last}, shipped()) == ({}, None)
