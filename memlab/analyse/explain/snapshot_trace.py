@@ -20,7 +20,7 @@ from memlab.core.value_types import Bytes, Count
 from memlab.meters.owner import Owner
 from memlab.simulator.allocator import Before
 from memlab.simulator.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
-from memlab.simulator.trace.memory_kinds import EXPLAINS, KERNEL_SCRATCH, PASSES_ON, SMALL, kind_of, name_owned
+from memlab.simulator.trace.memory_kinds import EXPLAINS, KERNEL_SCRATCH, PASSES_ON, SMALL, kind_of, name_sites
 from memlab.simulator.trace.trace_format import Piece, Site, Trace
 
 OTHER = "of unknown origin"
@@ -253,7 +253,7 @@ class _Builder:
             emptying = gives_back or (emptying and entry.action not in ("alloc", "free_requested", "free_completed"))
             times += [entry.time_us] * (len(self.trace.events) - len(times))
         self._note_owners()
-        name_owned(self.trace, self.owned)
+        name_sites(self.trace, self.owned)
         if self.marks.last_parts is not None:
             self._name_by_size()
         after_each += [reserved] * (len(self.trace.events) - len(after_each))

@@ -11,8 +11,6 @@ import torch.distributed as dist
 
 from memlab.core.sizes import MIB, OTHER_GPU_BYTES
 from memlab.meters.nested_tensors import tensors_in
-from memlab.meters.owner import Owner
-from memlab.meters.ownership import Ownership
 from memlab.simulator.allocator import CachingAllocator, parse
 from memlab.simulator.rank import device
 from memlab.simulator.rank.allocation_sites import AllocationSites
@@ -36,29 +34,12 @@ from memlab.simulator.trace.events import (
     Workspace,
     made,
 )
-from memlab.simulator.trace.memory_kinds import name_owned
 from memlab.simulator.trace.reduction_scratch import Scratch
 from memlab.simulator.trace.trace_format import Trace, apply
 
 
 def _ranks() -> int:
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", 1))
-
-
-class OwnedBlocks:
-    """Notes the owners of blocks while ``trace`` is recorded. ``ownership``: made with :func:`block_of`."""
-
-    def __init__(self, trace: Trace, ownership: Ownership):
-        self._trace, self._ownership = trace, ownership
-        self._owners: dict[int, Owner] = {}  # by the block's key
-
-    def look(self, phase: str | None) -> None:
-        """Note the owners at the end of a phase. A later look knows more."""
-        self._owners.update(self._ownership.after(phase))
-
-    def write(self) -> None:
-        """Name the owners in the trace."""
-        name_owned(self._trace, self._owners)
 
 
 def block_of(tensor: torch.Tensor) -> int | None:

@@ -10,16 +10,17 @@ from typing import Any
 
 from memlab.core.record import EARLY, WORK
 from memlab.meters.garbage_collector import paused_garbage_collector
+from memlab.meters.owner import Owner
 from memlab.meters.ownership import Ownership
 from memlab.meters.phases import AFTER_STEPS
 from memlab.meters.phases import Piece as Cut
 from memlab.meters.session import Session
 from memlab.meters.where import user_line
-from memlab.simulator.rank.memory_events import OwnedBlocks, block_of
+from memlab.simulator.rank.memory_events import block_of
 from memlab.simulator.rank.recorder import Recorder
 from memlab.simulator.rank.unpredictable import NAME
 from memlab.simulator.trace.events import BeginPhase
-from memlab.simulator.trace.memory_kinds import name_kinds
+from memlab.simulator.trace.memory_kinds import name_sites
 from memlab.simulator.trace.trace_format import Piece
 from memlab.simulator.trace.work_items import BeginWorkPhase, Item, cut_work
 
@@ -41,7 +42,8 @@ class ScriptSteps:
         self._collectives_before = 0
         self._calls = 0  # calls of operators until the owners of memory were last looked for
         self._step_begin: int | None = None  # index of the first event of the running step
-        self._owned = OwnedBlocks(recorder.trace, Ownership(lambda: session.objects.optimizers, block_of))
+        self._ownership = Ownership(lambda: session.objects.optimizers, block_of)
+        self._owners: dict[int, Owner] = {}  # by the block's key
         self._begin_piece()
         session.callbacks.piece, session.callbacks.step = [self._piece_ends], [self._step_ends]
         session.callbacks.outcome = self._or_early
@@ -63,8 +65,7 @@ class ScriptSteps:
             self._trace.earlier_work = [items for items, _ in earlier]
             self._trace.work, self._trace.events_before = work, events_before
         self._recorder.stop()
-        name_kinds(self._trace, self._recorder.sites.vocabularies)
-        self._owned.write()
+        name_sites(self._trace, self._owners, self._recorder.sites.vocabularies)
 
     def _or_early(self, outcome: dict[str, Any]) -> dict[str, Any]:
         """Let an exception after the steps be an end: of what uses the trained model, or of the simulation itself."""
@@ -92,7 +93,7 @@ class ScriptSteps:
         if step is None:
             self._outside.append(range(self._item, len(self._counter.items)))
         if cut.ends_phase and self._recorder.memory.calls > self._calls:  # else no memory has got a new owner
-            self._owned.look(phase)
+            self._owners |= self._ownership.after(phase)  # a later look knows more
             self._calls = self._recorder.memory.calls
         self._name_piece(phase, step, cut.where, cut.ends_phase)
         self._begin_piece()

@@ -98,12 +98,22 @@ _BY_PHASE = {
 """Kind of an allocation that matches no row of ``_BY_CODE``, by phase."""
 
 
-def name_kinds(trace: Trace, vocabularies: Collection[int]) -> None:
-    """Name the purposes of the requests of a trace. ``vocabularies``: of its models."""
+def name_sites(trace: Trace, owners: Mapping[int, Owner], vocabularies: Collection[int] = ()) -> None:
+    """Name the purposes of the requests of a trace, and the owners of blocks, by key: their sites get copies with the
+    owners' kinds and modules. ``vocabularies``: of its models."""
+    sites = trace.sites
     kinds: dict[tuple, str] = {}  # sites that differ in their shapes alone share one, but for those of logits
-    numbers: dict[tuple[int, str], int] = {}  # not by phase: equal steps have equal sites
+    numbers: dict[tuple[int, str | Owner], int] = {}  # not by phase: equal steps have equal sites
     of_phases: dict[str, dict[int, int]] = defaultdict(dict)  # phase -> site -> the same site with its kind
     phase, named = "", of_phases[""]
+
+    def copy_of(number: int, change: str | Owner) -> int:
+        if (number, change) not in numbers:
+            numbers[number, change] = len(sites)
+            site = sites[number]
+            sites.append(site.owned_by(change) if isinstance(change, Owner) else site.changed(kind=change))
+        return numbers[number, change]
+
     for index, event in of_kinds(trace.events, BeginPhase, Alloc):
         if type(event) is BeginPhase:
             phase = trace.phases[event.phase]
@@ -111,38 +121,22 @@ def name_kinds(trace: Trace, vocabularies: Collection[int]) -> None:
             continue
         number = named.get(event.site)
         if number is None:
-            site, number = trace.sites[event.site], event.site
+            site, number = sites[event.site], event.site
             if not site.kind:
                 alike = phase, bool(site.shape) and site.shape[-1] in vocabularies, BUT_SHAPE(site)
                 if alike not in kinds:
                     kinds[alike] = kind_of(site, phase, vocabularies)
-                number = numbers.setdefault((event.site, kinds[alike]), len(trace.sites))
-                if number == len(trace.sites):
-                    trace.sites.append(site.changed(kind=kinds[alike]))
+                number = copy_of(event.site, kinds[alike])
             named[event.site] = number
+        if event.key in owners and sites[number].kind != SMALL:
+            number = copy_of(number, owners[event.key])
         if number != event.site:
             trace.events[index] = event.at(number)
+    _name_casts(trace)
 
 
-def name_owned(trace: Trace, owners: Mapping[int, Owner]) -> None:
-    """Name the owners of blocks, by key, then the copies of weights. The sites of the blocks get copies with owners;
-    kinds and modules are then the owners'."""
-    numbers: dict[Site, int] = {}
-    for index, event in of_kinds(trace.events, Alloc):
-        if event.key in owners and trace.sites[event.site].kind != SMALL:
-            site = trace.sites[event.site].owned_by(owners[event.key])
-            if site not in numbers:
-                numbers[site] = len(trace.sites)
-                trace.sites.append(site)
-            trace.events[index] = event.at(numbers[site])
-    name_casts(trace)
-
-
-def name_casts(trace: Trace) -> None:
-    """Name the copies of weights that are half as large as a float32 weight of the module that made them.
-
-    The owners of the weights must be known.
-    """
+def _name_casts(trace: Trace) -> None:
+    """Name the copies of weights that are half as large as a float32 weight of the module that made them."""
     owned, copies = set(), set()
     for number, site in enumerate(trace.sites):
         if site.owner is None and site.op.startswith("aten._to_copy"):
@@ -151,17 +145,16 @@ def name_casts(trace: Trace) -> None:
             owned.add(number)
     if not (owned and copies):
         return
-    requests = list(of_kinds(trace.events, Alloc))
+    chosen = owned | copies
+    requests = [(index, event) for index, event in of_kinds(trace.events, Alloc) if event.site in chosen]
     weights = {(trace.sites[event.site].module, event.nbytes) for _, event in requests if event.site in owned}
     sizes = {nbytes for _, nbytes in weights}
     numbers: dict[int, int] = {}
     for index, event in requests:
-        if event.site not in copies:
-            continue
         site = trace.sites[event.site]
         of_module = (site.module, 2 * event.nbytes) in weights
         of_head = is_head(site.module) and 2 * event.nbytes in sizes  # its weights may be those of the embeddings
-        if of_module or of_head:
+        if event.site in copies and (of_module or of_head):
             if event.site not in numbers:
                 numbers[event.site] = len(trace.sites)
                 trace.sites.append(site.changed(kind=CASTS))

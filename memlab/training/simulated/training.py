@@ -5,7 +5,7 @@ Model, data, Trainer and phases are the worker's own code, so a prediction runs 
 
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -13,12 +13,13 @@ from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.core.record import MODEL_FLOPS, left_out
 from memlab.meters.facts.models import parameter_counts
+from memlab.meters.owner import Owner
 from memlab.meters.ownership import Ownership
 from memlab.runs.folder import RunFolder
 from memlab.simulator.rank import device
-from memlab.simulator.rank.memory_events import OwnedBlocks, block_of
+from memlab.simulator.rank.memory_events import block_of
 from memlab.simulator.rank.recorder import Recorder
-from memlab.simulator.trace.memory_kinds import name_kinds
+from memlab.simulator.trace.memory_kinds import name_sites
 from memlab.training.data import Batches, Shape
 from memlab.training.flops import model_flops
 from memlab.training.model import build_model
@@ -45,6 +46,7 @@ class Shadow:
     scratch: RunFolder
     step: int = 0
     engine: torch.nn.Module | None = None
+    owners: dict[int, Owner] = field(default_factory=dict)  # by the block's key
 
     def run(self) -> None:
         arguments = training_arguments(self.plan, self.scratch, self.steps)
@@ -52,7 +54,7 @@ class Shadow:
         self.recorder.phase("model_build")
         model = build_model(self.config, torch.device(device.NAME, device.current()))
         trace = self.recorder.trace
-        self.owned = OwnedBlocks(trace, Ownership(lambda: optimizers_of(self.engine), block_of, model))
+        self.ownership = Ownership(lambda: optimizers_of(self.engine), block_of, model)
         self._phase_ends("model_build")
         trace.parameters, trace.trainable_parameters = parameter_counts(model)
         with left_out(MODEL_FLOPS, trace.unknown):
@@ -64,8 +66,7 @@ class Shadow:
         trainer.add_callback(Steps(self, trainer))
         self.recorder.phase("engine_init")
         trainer.train()
-        name_kinds(trace, self.recorder.sites.vocabularies)
-        self.owned.write()
+        name_sites(trace, self.owners, self.recorder.sites.vocabularies)
 
     def _shape(self, micro: int, tokens: int) -> Shape:
         return Shape(micro, tokens, self.config.batch.accumulation * self.steps)
@@ -106,7 +107,7 @@ class Shadow:
         return recorded
 
     def _phase_ends(self, phase: str) -> None:
-        self.owned.look(phase)
+        self.owners |= self.ownership.after(phase)  # a later look knows more
         self.recorder.phase(None)
 
 

@@ -12,7 +12,7 @@ from memlab.meters.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
 from memlab.prediction.memory.ledger import Holding
 from memlab.report.findings_text import sentence
 from memlab.simulator.trace.events import Alloc, BeginPhase, Free
-from memlab.simulator.trace.memory_kinds import CASTS, name_casts
+from memlab.simulator.trace.memory_kinds import CASTS, name_sites
 from memlab.simulator.trace.trace_format import Piece, Site, Trace
 
 MIB = 1 << 20
@@ -80,7 +80,7 @@ def test_16_bit_copies_of_float32_weights(op, module, is_cast):
     weight = owned("up.weight", 4 * MIB, dtype="float32").site
     copy = Site("activations", f"aten.{op}", "model.py:7", "forward", module, ())
     trace = Trace(0, 1, events=[Alloc(0, 4 * MIB, 0, 0), Alloc(1, 2 * MIB, 0, 1)], sites=[weight, copy])
-    name_casts(trace)
+    name_sites(trace, {})
     kind = trace.sites[trace.events[1].site].kind
     assert kind == (CASTS if is_cast else "activations")
     assert (findings.CAST_IN_FORWARD in found(Holding(trace.sites[trace.events[1].site], 2 * MIB, 1))) is is_cast
