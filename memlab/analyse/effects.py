@@ -17,20 +17,8 @@ from pathlib import PurePath
 from statistics import median, mode
 from typing import Any
 
+from memlab.analyse import identity
 from memlab.analyse.diff import axis_confounds, environment_confounds
-from memlab.analyse.identity import (
-    COMMAND,
-    HOW_MEASURED,
-    MODE,
-    TOKENS,
-    axis_of,
-    changed_keys,
-    configurations,
-    differing_axes,
-    families,
-    of_repeats,
-    point_of,
-)
 from memlab.analyse.quantities import Difference, Quantity, differences, interpolate, merge_repeats, quantities_of
 from memlab.analyse.run_view import LACKS_MEMORY, RunView, flatten, is_command, value_at, why_not
 from memlab.core.basis import Basis
@@ -91,7 +79,7 @@ class Effects:
 
     by: str
     sets: tuple[str, str] | None = None
-    configurations: dict[str, RunView] = field(default_factory=dict)
+    identity.configurations: dict[str, RunView] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     bounds: list[Basis] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
@@ -124,14 +112,14 @@ def effects_by(runs: Sequence[RunView], by: str, quantities: QuantitiesOf = quan
     Raises :class:`MemlabError` for an unknown axis.
     """
     group, _, key = by.partition(".")
-    axes = {*GROUPS, *LIBRARIES, MODE, *(own for run in runs for own in with_own_apart(run.config)["own"])}
+    axes = {*GROUPS, *LIBRARIES, identity.MODE, *(own for run in runs for own in with_own_apart(run.config)["own"])}
     if group not in axes or (key and all(value_at(run.config, by) is None for run in runs)):
         raise MemlabError(f"--by {by}: no such axis. {nearest(by, axes - {*LIBRARIES})}")
     option_of = _option_of(runs, by)
     effects = Effects(by)
-    for where, members in named(effects, families(runs, (by, TOKENS)), [by]):
+    for where, members in named(effects, identity.families(runs, (by, identity.TOKENS)), [by]):
         sides = sides_by_length(
-            members, option_of, lambda run: 0 if group == "seq_len" else value_at(run.config, TOKENS)
+            members, option_of, lambda run: 0 if group == "seq_len" else value_at(run.config, identity.TOKENS)
         )
         pair_all(effects, where, sides, f"no run differs from it in {by} alone", quantities)
     return effects
@@ -153,7 +141,7 @@ def named(
     """
     effects.warnings += environment_confounds(alike)
     firsts = [_without(members[0], axes) for members in alike]
-    found = configurations(firsts)
+    found = identity.configurations(firsts)
     effects.configurations = {where: members[0] for where, members in found.items()}
     where_of = {id(run): where for where, members in found.items() for run in members}
     for first, members in zip(firsts, alike, strict=True):
@@ -165,13 +153,13 @@ def _without(run: RunView, axes: Collection[str]) -> RunView:
     config, choices = (
         {key: value for key, value in each.items() if key not in axes} for each in (run.config, run.choices)
     )
-    return replace(run, config=config, choices=choices, source="" if MODE in axes else run.source)
+    return replace(run, config=config, choices=choices, source="" if identity.MODE in axes else run.source)
 
 
 def _option_of(runs: Sequence[RunView], by: str) -> Callable[[RunView], str]:
     """Return a function that names a run's option: the choice, with values where one choice has several."""
     group, _, key = by.partition(".")
-    if by == MODE:
+    if by == identity.MODE:
         return lambda run: run.source
     if key or not any(isinstance(run.config.get(group), dict) for run in runs):  # a field, or a key of the user's own
         return lambda run: value if isinstance(value := value_at(run.config, by), str) else json.dumps(value)
@@ -191,7 +179,7 @@ def _names_of_parts(runs: Sequence[RunView], group: str) -> dict[int, str]:
     options = {text: mode(run.choices.get(group, "") for run in members) for text, members in alike.items()}
     option_of = {place: options[text] for place, text in texts.items()}
     places = grouped(option_of, option_of.__getitem__)
-    keys = {option: changed_keys([parts[place] for place in found]) for option, found in places.items()}
+    keys = {option: identity.changed_keys([parts[place] for place in found]) for option, found in places.items()}
     names = {}
     for place, option in option_of.items():
         usual, found = usual_values(group, option), {key: value_at(parts[place], key) for key in keys[option]}
@@ -226,7 +214,7 @@ def _pair_lengths(effects: Effects, where: str, base: Side, other: Side) -> None
         endings = [_ending(by_length[tokens]) for _, by_length, _ in both if tokens in by_length]
         found = [_at(table, tokens) for *_, table in both]
         known = [table for table in found if table]
-        point = (where, *point_of(here[0]), base[0], other[0])
+        point = (where, *identity.point_of(here[0]), base[0], other[0])
         if len(here) == 2 and set(endings) != {"ok"}:
             effects.ended.append(Pair(*point, {}, endings=(endings[0], endings[1])))
         elif endings[0] == "ok" and len(known) == 2:
@@ -296,19 +284,19 @@ def effects_of_sets(
     paired = {id(run) for pair in of_one_name for run in pair}
     rest = [[run for run in side if id(run) not in paired] for side in sides]
     apart, axes = _what_differs(*rest)
-    of_point = (*HOW_MEASURED, *apart, *([TOKENS] if axes else []))
-    axes += [axis for pair in of_one_name for axis in differing_axes(pair) if axis not in ("measure", *axes)]
+    of_point = (*identity.HOW_MEASURED, *apart, *([identity.TOKENS] if axes else []))
+    axes += [axis for pair in of_one_name for axis in identity.differing_axes(pair) if axis not in ("measure", *axes)]
     axes = list(dict.fromkeys(axes))
     effects = Effects(by or (axes[0] if len(axes) == 1 else ""), names, warnings=axis_confounds(axes, by))
     alike = of_one_name + [
         members
-        for mixed in families([*rest[0], *rest[1]], (*of_point, MODE))
+        for mixed in identity.families([*rest[0], *rest[1]], (*of_point, identity.MODE))
         for members in _of_one_source(mixed, side_of)
     ]
-    modes = [MODE] * any(len({run.source for run in members}) > 1 for members in alike)
+    modes = [identity.MODE] * any(len({run.source for run in members}) > 1 for members in alike)
     for where, members in named(effects, alike, [*axes, "measure", *modes]):
         for name, one_side in grouped(members, lambda run: side_of[id(run)]).items() if apart else ():
-            kinds = len(families(one_side, (*HOW_MEASURED, TOKENS)))
+            kinds = len(identity.families(one_side, (*identity.HOW_MEASURED, identity.TOKENS)))
             if kinds > 1:
                 reason = f"{name} holds {kinds} configurations for one of the other folder, since the folders differ in"
                 raise MemlabError(f"{reason} {', '.join(axes) or 'their commands'}. Choose one with --where.")
@@ -317,7 +305,7 @@ def effects_of_sets(
         found = sides_by_length(
             members,
             lambda run: side_of[id(run)],
-            lambda run: 0 if id(run) in paired else value_at(run.config, TOKENS) or 0,
+            lambda run: 0 if id(run) in paired else value_at(run.config, identity.TOKENS) or 0,
         )
         pair_all(effects, label, found, f"only in {next(iter(found))}", quantities_of, names[0])
     return effects
@@ -326,11 +314,11 @@ def effects_of_sets(
 def _as_point(run: RunView) -> RunView:
     """Copy a run for the comparison of two sets: with the point that was composed, and without its mode. Its command
     loses the folder of the program, which an upgrade changes."""
-    config = {name: part for name, part in run.config.items() if name != MODE}
+    config = {name: part for name, part in run.config.items() if name != identity.MODE}
     for key, value in run.composed.items():
         group, _, name = key.partition(".")
         config[group] = {**config[group], name: value}
-    if command := value_at(config, COMMAND):
+    if command := value_at(config, identity.COMMAND):
         program, space, words = command.partition(" ")
         config["training"] = {**config["training"], "command": PurePath(program).name + space + words}
     return replace(run, config=config)
@@ -364,10 +352,10 @@ def _what_differs(base: Sequence[RunView], other: Sequence[RunView]) -> tuple[li
         sides = [{id(part): part for part in (run.config.get(name) for run in runs)} for runs in (base, other)]
         parts = [[flatten({name: part}) for part in side.values()] for side in sides]  # runs share equal parts
         for key in dict.fromkeys(key for side in parts for part in side for key in part):
-            if key in (*SHAPE, *HOW_MEASURED) or of_repeats(key):
+            if key in (*SHAPE, *identity.HOW_MEASURED) or identity.of_repeats(key):
                 continue
             values = [{json.dumps(part.get(key)) for part in side if part.get(key) != MISSING} for side in parts]
             if not values[0] & values[1]:
                 apart.append(key)
-                axes |= {axis_of(key): None} if all(values) and key != COMMAND else {}
+                axes |= {identity.axis_of(key): None} if all(values) and key != identity.COMMAND else {}
     return apart, list(axes)

@@ -37,11 +37,7 @@ class GpuPool:
 
     @contextlib.contextmanager
     def take(
-        self,
-        count: int,
-        alone: bool,
-        give_up: Callable[[], bool],
-        on_wait: Callable[[str], None] = lambda text: None,
+        self, count: int, alone: bool, give_up: Callable[[], bool], on_wait: Callable[[str], None] = lambda text: None
     ) -> Iterator[tuple[Gpu, ...] | None]:
         """Hold ``count`` GPUs while the block runs; with ``alone``, without any other launch beside it.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from . import stop
+from . import phases, stop
 from .batches import Batches, Size, size_of
 from .clock import Mark, mark
 from .end_of_run import last_step
@@ -29,20 +29,6 @@ from .optimizer_call import OptimizerCall
 from .options import Options
 from .out_of_memory import FailedRequest
 from .own_errors import contained
-from .phases import (
-    BACKWARD,
-    BESIDE_STEPS,
-    ENGINE_INIT,
-    EVALUATE,
-    FORWARD,
-    GENERATE,
-    LOAD,
-    MODEL_BUILD,
-    OPTIMIZER_STEP,
-    SAVE,
-    Piece,
-    Timeline,
-)
 from .script_objects import ScriptObjects
 from .session_callbacks import Callbacks
 from .steps import Rows, Step
@@ -65,7 +51,7 @@ class Session:
         self.pid: int | None = os.getpid()  # None: nothing is measured any more
         self.started = time.time()
         self.memory = memory
-        self.timeline = Timeline(self.memory, self._ended)
+        self.timeline = phases.Timeline(self.memory, self._ended)
         self.figures = Figures()
         self.ending = Ending()
         self.batches = Batches()
@@ -154,15 +140,15 @@ class Session:
         if not self.is_active:
             return False
         self._before_event(by=phase)
-        if phase == ENGINE_INIT:
+        if phase == phases.ENGINE_INIT:
             self.setting_up()
-        if phase == BACKWARD and self.is_rank:
+        if phase == phases.BACKWARD and self.is_rank:
             self._begin_training()
         entered = self.timeline.enter(phase)
-        if entered and phase == BACKWARD and self.step is not None:
+        if entered and phase == phases.BACKWARD and self.step is not None:
             self.micro_batches += 1
             self.step.add_batch(self.batches.take())
-        elif entered and phase in BESIDE_STEPS and self.step is not None:
+        elif entered and phase in phases.BESIDE_STEPS and self.step is not None:
             self._beside_since = self._mark()
         return entered
 
@@ -170,7 +156,7 @@ class Session:
     def leave(self) -> None:
         phase = self.timeline.current
         self.timeline.leave()
-        if phase in BESIDE_STEPS and self.step is not None and self._beside_since is not None:
+        if phase in phases.BESIDE_STEPS and self.step is not None and self._beside_since is not None:
             self.step.beside.append((self._beside_since, self._mark()))
             self._beside_since = None
 
@@ -179,7 +165,7 @@ class Session:
         if self._call.was_left():
             self.leave()
         self._end_evaluation(by)
-        if by != OPTIMIZER_STEP:
+        if by != phases.OPTIMIZER_STEP:
             self.close_step()
             self.stop_if_asked()
 
@@ -193,7 +179,7 @@ class Session:
             return
         if batch is not None and (self.batches.latest is None or self.trainer_runs):
             self.batches.used(batch)
-        self.timeline.begin_base(FORWARD)
+        self.timeline.begin_base(phases.FORWARD)
         self._begin_training()
 
     @contained
@@ -231,31 +217,31 @@ class Session:
     def setting_up(self) -> None:
         """Note that the model is built, and that what trains it is being made."""
         if self.is_active and not self.timeline.stack:
-            if self.timeline.base == MODEL_BUILD:
-                self.timeline.begin_base(ENGINE_INIT)
-            elif self.timeline.base == ENGINE_INIT:
-                self.timeline.cut(ENGINE_INIT)
+            if self.timeline.base == phases.MODEL_BUILD:
+                self.timeline.begin_base(phases.ENGINE_INIT)
+            elif self.timeline.base == phases.ENGINE_INIT:
+                self.timeline.cut(phases.ENGINE_INIT)
 
     @contained
     def evaluation_begins(self, module: torch.nn.Module) -> None:
         """Note ``module.eval()``: an evaluation begins if the module is trained and no Trainer runs."""
         if self.step is None or not self.is_active or self.trainer_runs or self.timeline.beside_steps:
             return
-        if self.objects.train(module) and self.enter(EVALUATE):
+        if self.objects.train(module) and self.enter(phases.EVALUATE):
             self._evaluated = weakref.ref(module)
 
     @property
     def evaluates(self) -> bool:
         """Whether an evaluation runs. That of a plain loop has ended when its module trains again."""
         module = None if self._evaluated is None else self._evaluated()
-        return self.timeline.current == EVALUATE and not (module is not None and module.training)
+        return self.timeline.current == phases.EVALUATE and not (module is not None and module.training)
 
     def _end_evaluation(self, by: str | None = None) -> None:
         """End an evaluation of a plain loop: the module trains again, or another phase begins."""
-        if self._evaluated is None or self.timeline.current != EVALUATE:
+        if self._evaluated is None or self.timeline.current != phases.EVALUATE:
             return
         module = self._evaluated()
-        if module is None or module.training or by not in (None, GENERATE):
+        if module is None or module.training or by not in (None, phases.GENERATE):
             self._evaluated = None
             self.leave()
 
@@ -271,7 +257,7 @@ class Session:
     @contained
     def optimizer_step_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """Begin ``optimizer.step()``, which may be a part of an engine's step, or of another optimizer's."""
-        if self.is_active and ENGINE_INIT not in self.timeline.stack and self.enter(OPTIMIZER_STEP):
+        if self.is_active and phases.ENGINE_INIT not in self.timeline.stack and self.enter(phases.OPTIMIZER_STEP):
             self._call.begins()  # an engine of DeepSpeed makes the optimizer's states by a step of its own
 
     @contained
@@ -297,7 +283,7 @@ class Session:
     @contained
     def close_step(self) -> None:
         """Close the step whose optimizers have stepped. Those that step inside a backward close it after that."""
-        if self.step is None or self._end is None or BACKWARD in self.timeline.stack:
+        if self.step is None or self._end is None or phases.BACKWARD in self.timeline.stack:
             return
         end, self._end = self._end, None
         is_profiled = self.options.profiles(self.step.number)
@@ -371,7 +357,7 @@ class Session:
     def is_worth_a_file(self, error: BaseException | None) -> bool:
         """Whether this process trained, or failed on its way there. ``error``: what ends the process."""
         failed = error is not None or self.ending.failure is not None
-        has_begun = self.is_simulated or LOAD in self.figures.phases or self.memory.device is not None
+        has_begun = self.is_simulated or phases.LOAD in self.figures.phases or self.memory.device is not None
         if self.is_rank or (failed and has_begun):
             return True
         return (failed or bool(self.ending.exit_code)) and _is_started_as_rank()
@@ -380,7 +366,7 @@ class Session:
     def finish(self, error: BaseException | None) -> None:
         """End what runs: measuring ends now. Waits a little for the device to reach the end of the last step."""
         self.ending.evaluates = self.evaluates
-        self._end_evaluation(by=SAVE)
+        self._end_evaluation(by=phases.SAVE)
         self.close_step()
         ended_well = self.outcome(error)["status"] == "ok"
         self.timeline.cut(None if ended_well and self.steps_done else self.timeline.current)
@@ -407,7 +393,7 @@ class Session:
     def _mark(self) -> Mark:
         return mark(self.memory.device is not None and not self.is_simulated)
 
-    def _ended(self, piece: Piece) -> None:
+    def _ended(self, piece: phases.Piece) -> None:
         """Fold a piece into the figures, and into the running step."""
         in_step = self.step is not None and not self.timeline.beside_steps
         key, number = self.figures.key(piece.phase, self.steps_done), self.step.number if in_step else None

@@ -35,11 +35,7 @@ def _errors(fit: Fit) -> str:
 
 
 def show_fits(
-    fits: Sequence[Fit],
-    without: Sequence[tuple[str, str]],
-    memory_gib: float | None,
-    margin: float,
-    out: Console,
+    fits: Sequence[Fit], without: Sequence[tuple[str, str]], memory_gib: float | None, margin: float, out: Console
 ) -> None:
     """Print the equations with their quality, then what fits by each of them."""
     cells: dict[str, Callable[[Fit], object]] = {

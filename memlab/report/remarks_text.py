@@ -9,20 +9,8 @@ from memlab.analyse.run_view import shortcomings
 from memlab.core.basis import MEASURED
 from memlab.core.record import DOES_NOT_FIT, EDGE, FITS, GPU_MODEL, OUT_OF_MEMORY, PREDICTED, WITHOUT_RESULT, Record
 from memlab.planner.changes import remedies
-from memlab.report import units
+from memlab.report import units, verdict_text
 from memlab.report.speed_text import paid_hardware
-from memlab.report.verdict_text import (
-    growth_sentence,
-    how_sure,
-    is_of_a_library,
-    memory_limit,
-    needed,
-    on_cpu,
-    ranges,
-    sharing,
-    why_unknown,
-    workspaces_of,
-)
 from memlab.simulator.rank.unpredictable import SET_DEVICE
 from memlab.simulator.trace.trace_format import DECIDED
 
@@ -69,7 +57,7 @@ def best_change(record: Record) -> str:
         best, needs = tried[0], tried[0]["needs"]
         does = "would fit" if needs["verdict"] == FITS else f"saves {units.size(best['saved_bytes'])}, not enough"
         return f"{best['change']} {does} ({units.about(needs['used'])} GiB; {best['price']})."
-    need, limit = needed(record) or 0, memory_limit(record) or 0
+    need, limit = verdict_text.needed(record) or 0, verdict_text.memory_limit(record) or 0
     found = [] if record.command else remedies(record)
     if not found or found[0][1] <= NOTABLE * need:
         return ""
@@ -80,17 +68,17 @@ def best_change(record: Record) -> str:
 
 
 def _remarks(record: Record) -> Iterator[str]:
-    for gpu, sharers in sharing(record):
-        yield f"Ranks {ranges(sharers)} all use {gpu}, and share its memory: {SET_DEVICE}."
+    for gpu, sharers in verdict_text.sharing(record):
+        yield f"Ranks {verdict_text.ranges(sharers)} all use {gpu}, and share its memory: {SET_DEVICE}."
     if (early := (record.command or {}).get("ended_early")) and record.status == "ok":
         yield early_end(early)
     growth = (record.command or {}).get("growth")
     if growth:
-        yield growth_sentence(growth)
+        yield verdict_text.growth_sentence(growth)
     missing = shortcomings(record)
     if missing:
         yield f"Incomplete: {'; '.join(missing)}."
-    if record.ranks and record.source == PREDICTED and record.status == "ok" and not memory_limit(record):
+    if record.ranks and record.source == PREDICTED and record.status == "ok" and not verdict_text.memory_limit(record):
         yield "The memory of the GPU is not known: set hardware.memory_gib."
     if record.status in OUT_OF_MEMORY or record.summary.get("verdict") in (EDGE, DOES_NOT_FIT):
         yield best_change(record)
@@ -120,7 +108,7 @@ def retries(record: Record) -> Iterator[str]:
 
 def _edge(record: Record) -> Iterator[str]:
     if record.summary.get("verdict") == EDGE:
-        known = how_sure(record.summary)
+        known = verdict_text.how_sure(record.summary)
         yield (
             "Whether it fits depends on when side streams free memory, or on whether the allocator returns cached "
             f"memory in time{f'; {known}' if known else ''}."
@@ -157,7 +145,7 @@ def _range(record: Record) -> Iterator[str]:
 def _peak(record: Record) -> Iterator[str]:
     """Write what a run takes on this GPU, if it needs less, or if it runs out of memory before it has what it needs."""
     taken = max((rank["device_used_bytes"] or 0 for rank in record.ranks), default=0)
-    need = needed(record)
+    need = verdict_text.needed(record)
     if record.status == "ok" and need is not None and taken > need:
         yield f"Where memory is free it takes up to {units.about(taken)} GiB, and gives back what it does not need."
     elif record.status == "gpu_oom" and need is not None and taken:
@@ -166,7 +154,7 @@ def _peak(record: Record) -> Iterator[str]:
 
 def _convolutions(record: Record) -> Iterator[str]:
     """Write what cuDNN takes for convolutions beside what the run needs; of a measured run, that it has taken it."""
-    if workspaces := workspaces_of(record):
+    if workspaces := verdict_text.workspaces_of(record):
         more = units.about(workspaces[1] - workspaces[0])
         yield f"cuDNN takes up to {more} GiB more for convolutions where that memory is free, and gives it back."
     models = [model for rank in record.ranks for model in (rank.get("attached") or {}).get("models") or ()]
@@ -176,7 +164,7 @@ def _convolutions(record: Record) -> Iterator[str]:
 
 
 def _gpu(record: Record) -> Iterator[str]:
-    if why := why_unknown(record, GPU_MODEL):
+    if why := verdict_text.why_unknown(record, GPU_MODEL):
         yield f"The GPU's model is not known, so that of an H100 was assumed ({why})."
 
 
@@ -204,7 +192,7 @@ def deciding_values(record: Record, of_libraries: bool = True) -> list[str]:
 
 def _is_in_a_library(sentence: str, rank: Mapping[str, Any]) -> bool:
     line = sentence.partition(" at ")[2].partition(" ")[0]
-    return "(called at " in sentence or is_of_a_library(line, rank)
+    return "(called at " in sentence or verdict_text.is_of_a_library(line, rank)
 
 
 def _triton(record: Record) -> Iterator[str]:
@@ -218,9 +206,10 @@ def _triton(record: Record) -> Iterator[str]:
 
 def _versions(record: Record) -> Iterator[str]:
     """Write the library versions of a prediction that is so close to the limit that others could not fit."""
-    limit, used = memory_limit(record), max((rank["device_used_bytes"] or 0 for rank in record.ranks), default=0)
+    limit = verdict_text.memory_limit(record)
+    used = max((rank["device_used_bytes"] or 0 for rank in record.ranks), default=0)
     known = [f"{name} {record.environment[name]}" for name in TRACED if name in record.environment]
-    if "verdict" in record.summary and known and limit and not on_cpu(record) and used > NEAR * limit:
+    if "verdict" in record.summary and known and limit and not verdict_text.on_cpu(record) and used > NEAR * limit:
         yield f"Predicted for {', '.join(known)}: other versions can reserve more or less."
 
 

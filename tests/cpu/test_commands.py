@@ -145,7 +145,7 @@ CASES = {
         torchrun(
             f"accelerate_loop.py --model models/llama --dataset models/texts --max_length 64 --steps {STEPS} "
             "--output_dir out"
-        ),
+        )
     ),
     "ddp": Case(torchrun(f"ddp.py --steps {STEPS} --accumulate 2 --save out.pt"), frozenset({"save"})),
     "fsdp2": Case(

@@ -129,12 +129,7 @@ print(torch.allclose(weight, weight * 2), torch.equal(weight, weight * 2), loss.
 
 def test_floats_of_a_healthy_run_are_finite(tmp_path):
     assert run_in_each_mode(tmp_path, CONDITIONS)[1] == 3 * [
-        [
-            "True True True False",
-            "False",
-            "False 0.0 False",
-            "True False 1.0 1.0",
-        ]
+        ["True True True False", "False", "False 0.0 False", "True False 1.0 1.0"]
     ]
 
 

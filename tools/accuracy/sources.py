@@ -24,11 +24,7 @@ SOURCES = (
         "by shape, multiprocessors and their threads",
         "PyTorch's source, `Reduce.cuh`",
     ),
-    (
-        "temporaries of a product with weights in 4 bits",
-        "by shape",
-        "bitsandbytes' source, `backends/cuda/ops.py`",
-    ),
+    ("temporaries of a product with weights in 4 bits", "by shape", "bitsandbytes' source, `backends/cuda/ops.py`"),
     (
         "where segments lie: of free blocks of equal size, the allocator takes the lowest",
         "in regions of 32 MiB or more, each below those before, after a first one of 416 MiB",

@@ -17,10 +17,7 @@ SCRIPTS = ("answer", "history", "tree", "flame", "chart", "segments", "ranks", "
 
 
 def write_explain_page(
-    runs: Sequence[ExplainedRun],
-    output: Path,
-    remedies: Remedies | None = None,
-    changes: Sequence[ChangedKey] = (),
+    runs: Sequence[ExplainedRun], output: Path, remedies: Remedies | None = None, changes: Sequence[ChangedKey] = ()
 ) -> None:
     """Write the page of one run, or of two that are compared, whole or not at all.
 

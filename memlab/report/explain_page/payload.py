@@ -180,11 +180,7 @@ def _packed(
 def _outside(rank: Explained, events: int) -> list[dict[str, Any]]:
     """Return what lies outside the allocator, and the driver's figure, at the events from which they can differ."""
     return [
-        {
-            "event": event,
-            "shares": list(map(_share, rank.device.outside(event))),
-            "driver": rank.device.driver(event),
-        }
+        {"event": event, "shares": list(map(_share, rank.device.outside(event))), "driver": rank.device.driver(event)}
         for event in rank.device.changes
         if event < events
     ]

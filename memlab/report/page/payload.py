@@ -14,17 +14,7 @@ from memlab.analyse.run_view import RunView, peak
 from memlab.core.grouping import grouped
 from memlab.report import units
 from memlab.report.fit_text import equation
-from memlab.report.page.points import (
-    SharedValues,
-    deepspeed_of,
-    logs_of,
-    phase_ends,
-    points_of,
-    quantity_columns,
-    short,
-    table_columns,
-    timing_columns,
-)
+from memlab.report.page import points
 from memlab.report.page.sentences import (
     Named,
     all_effects,
@@ -50,11 +40,11 @@ def payload(runs: Sequence[RunView], skipped: Sequence[Skipped], title: str) -> 
     runs = [run for members in named.values() for run in sorted(members, key=point_of)]
     names_of_runs = [name for name, members in named.items() for _ in members]
     quantities = {id(run): quantities_of(run) for run in runs}
-    shared = SharedValues()
+    shared = points.SharedValues()
     root = os.path.dirname(os.path.commonpath([run.path for run in runs]))
     unread = [(os.path.relpath(place.path, root), place.reason.replace(root + os.sep, "")) for place in skipped]
     effects = all_effects(runs, quantities, held_quantity(runs))
-    columns = quantity_columns(runs, quantities)
+    columns = points.quantity_columns(runs, quantities)
     return {
         "title": title,
         "version": __version__,
@@ -71,18 +61,18 @@ def payload(runs: Sequence[RunView], skipped: Sequence[Skipped], title: str) -> 
             "notes": _table([("kind", "text"), ("point", "text"), ("why", "text")], map(list, notes(runs, unread))),
         },
         "configurations": _configurations(labelled, names),
-        "columns": table_columns(runs, names_of_runs, columns),
+        "columns": points.table_columns(runs, names_of_runs, columns),
         "quantities": columns,
         "held": held_quantity(runs),
         "repeats": REPEATS,
         "small": SMALL,
         "count": len(runs),
-        "points": points_of(runs, places, root, shared),
+        "points": points.points_of(runs, places, root, shared),
         "config": shared.columns([run.config for run in runs]),
-        "deepspeed": shared.columns([deepspeed_of(run) for run in runs]),
-        "ends": phase_ends(runs),
-        "timing": timing_columns(runs),
-        "logs": logs_of(runs, shared),
+        "deepspeed": shared.columns([points.deepspeed_of(run) for run in runs]),
+        "ends": points.phase_ends(runs),
+        "timing": points.timing_columns(runs),
+        "logs": points.logs_of(runs, shared),
         "shared": shared.values,
     }
 
@@ -150,7 +140,12 @@ def _leader(name: str, members: Sequence[RunView], by_speed: bool) -> list[Any]:
         micro, tokens = point_of(run)
         rate, price = (run.comparable(key) for key in ("tokens_per_second", "usd_per_million_tokens"))
         notes += [f"predicted, speed \N{PLUS-MINUS SIGN} {units.percent(run.basis.error)}"] if run.basis.error else []
-        fastest_point = [short(rate), f"{micro:,} x {tokens:,}", peak(run, "peak_reserved_bytes"), short(price)]
+        fastest_point = [
+            points.short(rate),
+            f"{micro:,} x {tokens:,}",
+            peak(run, "peak_reserved_bytes"),
+            points.short(price),
+        ]
     return [
         subject_of(members[0]),
         name,
@@ -186,7 +181,7 @@ def fits_table(runs: Sequence[RunView], names: Mapping[str, str]) -> Table:
             }
             note = "; ".join(remark for remark, holds in remarks.items() if holds)
         r2 = round(fit.line.r2, 4)
-        rows.append([names[fit.label], equation(fit), tokens, note, r2, fit.line.n, short(fit.median_error)])
+        rows.append([names[fit.label], equation(fit), tokens, note, r2, fit.line.n, points.short(fit.median_error)])
     return _table(columns, rows)
 
 
@@ -196,9 +191,9 @@ def effects_table(effects: Sequence[Effects]) -> Table:
         ("axis", "text"): lambda axis, _: axis.by,
         ("from \N{RIGHTWARDS ARROW} to", "text"): lambda _, each: f"{each.base} \N{RIGHTWARDS ARROW} {each.other}",
         ("quantity", "text"): lambda _, each: units.name(each.key),
-        ("lowest", "share"): lambda _, each: short(each.lowest),
-        ("median", "share"): lambda _, each: short(each.median),
-        ("highest", "share"): lambda _, each: short(each.highest),
+        ("lowest", "share"): lambda _, each: points.short(each.lowest),
+        ("median", "share"): lambda _, each: points.short(each.median),
+        ("highest", "share"): lambda _, each: points.short(each.highest),
         ("pairs", "number"): lambda _, each: each.pairs,
         ("within noise", "number"): lambda _, each: None if each.unknown_noise == each.pairs else each.within_noise,
     }

@@ -36,31 +36,16 @@ LISTS_OF_VIEWS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, 
 
 VIEWS = frozenset(
     {
-        _aten._unsafe_view.default,
-        _aten.alias.default,
-        _aten.as_strided.default,
-        _aten.detach.default,
-        _aten.expand.default,
-        _aten.permute.default,
-        _aten.select.int,
-        _aten.slice.Tensor,
-        _aten.squeeze.dim,
-        _aten.t.default,
-        _aten.transpose.int,
-        _aten.unsqueeze.default,
-        _aten.view.default,
-        _aten.view.dtype,
+        *(_aten._unsafe_view.default, _aten.view.default, _aten.view.dtype, _aten.alias.default, _aten.detach.default),
+        *(_aten.as_strided.default, _aten.expand.default, _aten.select.int, _aten.slice.Tensor, _aten.t.default),
+        *(_aten.permute.default, _aten.transpose.int, _aten.squeeze.dim, _aten.unsqueeze.default),
     }
 )
 
 IN_PLACE = frozenset(
     {
-        _aten.add_.Tensor,
-        _aten.copy_.default,
-        _aten.div_.Tensor,
-        _aten.mul_.Tensor,
-        _aten.normal_.default,
-        _aten.zero_.default,
+        *(_aten.add_.Tensor, _aten.mul_.Tensor, _aten.div_.Tensor, _aten.copy_.default, _aten.zero_.default),
+        *(_aten.normal_.default, _aten.lerp_.Scalar, _aten.addcmul_.default, _aten.addcdiv_.default),
     }
 )
 """Operators that return their first argument, with its shape and dtype unchanged."""

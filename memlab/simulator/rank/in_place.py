@@ -8,10 +8,7 @@ import torch
 _aten = torch.ops.aten
 _ADD, _ADD_IN_PLACE = _aten.add.Tensor, _aten.add_.Tensor
 
-_DERIVATIVES = {
-    _aten.index_put.default: _aten.index_put_.default,
-    _aten.scatter.src: _aten.scatter_.src,
-}
+_DERIVATIVES = {_aten.index_put.default: _aten.index_put_.default, _aten.scatter.src: _aten.scatter_.src}
 """Operators of derivatives that write into new zeros -> what they are for ordinary tensors. Source: ``index_backward``
 in ``torch/csrc/autograd/FunctionsManual.cpp``, ``value_selecting_reduction_backward`` in
 ``aten/src/ATen/native/ReduceOps.cpp``."""

@@ -11,13 +11,8 @@ _aten = torch.ops.aten
 
 FROM_VALUES = frozenset(
     {
-        _aten.nonzero.default,
-        _aten.masked_select.default,
-        _aten._unique2.default,
-        _aten.unique_dim.default,
-        _aten.unique_consecutive.default,
-        _aten.repeat_interleave.Tensor,
-        _aten.bincount.default,
+        *(_aten.nonzero.default, _aten.masked_select.default, _aten.bincount.default, _aten.repeat_interleave.Tensor),
+        *(_aten._unique2.default, _aten.unique_dim.default, _aten.unique_consecutive.default),
     }
 )
 

@@ -200,10 +200,7 @@ class SandboxError(MemlabError):
 
 def check_wall(environ: Mapping[str, str]) -> None:
     """Raise :class:`SandboxError` if a program with these variables would get no sandbox."""
-    with (
-        tempfile.TemporaryDirectory() as keep,
-        Sandbox(Path(keep), {**environ, TOKEN_VARIABLE: uuid.uuid4().hex}),
-    ):
+    with tempfile.TemporaryDirectory() as keep, Sandbox(Path(keep), {**environ, TOKEN_VARIABLE: uuid.uuid4().hex}):
         pass
 
 

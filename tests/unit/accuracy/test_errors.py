@@ -109,11 +109,7 @@ def test_every_published_record_was_judged(published):
 def test_the_readme_says_what_is_published(published):
     found = published["summary"]
     counts = [found["verdicts"]["n"], found["verdicts"]["right"], found["reserved"]["n"]]
-    shares = [
-        abs(found["allocated"]["worst"]),
-        abs(found["reserved"]["worst"]),
-        found["reserved"]["percentile_90"],
-    ]
+    shares = [abs(found["allocated"]["worst"]), abs(found["reserved"]["worst"]), found["reserved"]["percentile_90"]]
     points, right, ran, *uppers = re.search(
         r"\| (\d+) points of memlab's own training, (\d+) ran \| (\d+) \| within ([\d.]+) % "
         r"\| within ([\d.]+) %, nine of ten within ([\d.]+) % \|",

@@ -128,10 +128,7 @@ def test_all_words_of_other_libraries_are_named_at_once():
             "hydra/launcher=joblib",
             "Unknown option 'joblib' of config group 'hydra/launcher'. It is of Hydra's plugin hydra-joblib-launcher, ",
         ),
-        (
-            "batch.micro=1,2",
-            "'batch.micro=1,2' has several values: add -m to sweep over them.",
-        ),
+        ("batch.micro=1,2", "'batch.micro=1,2' has several values: add -m to sweep over them."),
         ("seq_len.tokens=range(1,9)", "'seq_len.tokens=range(1,9)' has several values: add -m to sweep over them"),
     ],
 )
@@ -143,10 +140,7 @@ def test_what_hydra_cannot_compose_is_one_line_with_what_is_meant(word, message)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "# @package _global_\nseq_len:\n  tokens: [64\nname: x\n",
-            "FILE, line 4: no valid YAML: ",
-        ),
+        ("# @package _global_\nseq_len:\n  tokens: [64\nname: x\n", "FILE, line 4: no valid YAML: "),
         ("# @package _global_\nseed: 1\n  x: 3\n", "FILE, line 3: no valid YAML: mapping values are not allowed "),
         (
             "# @package _global_\ndefaults:\n  - override zero_stage: zero3\n",

@@ -55,8 +55,7 @@ def test_nothing_else_is_blanked(text):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [*("HOME", "PATH", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES", "KEYBOARD", "NCCL_DEBUG", "PASSES", "KEY_FILE")],
+    "name", [*("HOME", "PATH", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES", "KEYBOARD", "NCCL_DEBUG", "PASSES", "KEY_FILE")]
 )
 def test_ordinary_variables_are_not_secrets(name):
     assert not is_secret_name(name)

@@ -177,11 +177,7 @@ def test_the_leaderboard_has_a_row_for_each_configuration(runs):
     board = payload(runs, [], "sweep")["tables"]["leaderboard"]
     heads = [column["name"] for column in board["columns"]]
     rows = [dict(zip(heads, row, strict=True)) for row in board["rows"]]
-    assert [row["configuration"] for row in rows] == [
-        "allocator=expandable measured",
-        "measured",
-        "predicted",
-    ]
+    assert [row["configuration"] for row in rows] == ["allocator=expandable measured", "measured", "predicted"]
     assert rows[0]["fastest at"] == "3 x 1,024" and rows[0]["most tokens tried in a forward that ran"] == 3072
     assert rows[1]["fewest tokens out of memory"] == 4096
     assert rows[0]["tokens/s"] == pytest.approx(max(run.summary.get("tokens_per_second", 0) for run in runs))

@@ -81,8 +81,7 @@ def test_a_table_shows_four_figures_of_its_largest_size(sizes, count):
 
 
 @pytest.mark.parametrize(
-    ("share", "text"),
-    [(None, "-"), (-0.2254, "-22.5 %"), (0.0, "+0.0 %"), (-0.0001, "+0.0 %"), (12.345, "+1,234 %")],
+    ("share", "text"), [(None, "-"), (-0.2254, "-22.5 %"), (0.0, "+0.0 %"), (-0.0001, "+0.0 %"), (12.345, "+1,234 %")]
 )
 def test_a_share_is_signed_and_a_large_one_has_no_decimals(share, text):
     assert signed_percent(share) == text

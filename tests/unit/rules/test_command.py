@@ -7,12 +7,7 @@ import pytest
 from memlab.launch.preflight import check
 from memlab.rules.unsupported import unsupported
 
-TRAINERS = {
-    "trl_sft": [],
-    "trl_dpo": [],
-    "hf_run_clm": ["training.script=run_clm.py"],
-    "accelerate_fsdp2": [],
-}
+TRAINERS = {"trl_sft": [], "trl_dpo": [], "hf_run_clm": ["training.script=run_clm.py"], "accelerate_fsdp2": []}
 MODEL = ["model=hf", "model.path=owner/name", "hardware=h200_x8"]
 
 

@@ -45,11 +45,7 @@ TRIGGERS = {
     "belong to bf16 training": {"precision.dtype": "fp32", "precision.immediate_grad_update": True},
     "only fp16 training scales": {"precision.loss_scale": 128.0},
     "bf16 only with bf16 master": {"precision.bf16_optimizer_states": True},
-    "belong to its ZeRO optimizers": {
-        "zero_stage.stage": 0,
-        **BF16_MASTER,
-        "precision.bf16_optimizer_states": True,
-    },
+    "belong to its ZeRO optimizers": {"zero_stage.stage": 0, **BF16_MASTER, "precision.bf16_optimizer_states": True},
     "exist with DeepSpeed's CPU Adam only": BF16_MASTER,
     "without ZeRO, DeepSpeed accumulates": {"zero_stage.stage": 0, "precision.grad_accum_dtype": "fp32"},
     "flash attention runs on GPUs": {"attention.implementation": "flash_attention_2"},

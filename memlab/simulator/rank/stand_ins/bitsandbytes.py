@@ -34,7 +34,7 @@ def stand_in(gpu: GpuModel) -> StandIn:
             "bitsandbytes.nn": _fake_weights,
             "bitsandbytes.functional": _paged_on_the_host,
             "bitsandbytes.backends.cuda.ops": partial(_products, gpu=gpu),
-        },
+        }
     )
 
 

@@ -28,7 +28,7 @@ def stand_in(gpu: GpuModel) -> StandIn:
             "transformers.modeling_utils": _replace_files,
             "safetensors.torch": _read_headers,
             "peft.peft_model": _leave_adapters_as_they_are,
-        },
+        }
     )
 
 

@@ -15,10 +15,7 @@ from memlab.simulator.rank.stand_ins import GpuModel, Recorder, StandIn
 
 def stand_in(gpu: GpuModel) -> StandIn:
     return StandIn(
-        changes={
-            "transformers.utils.import_utils": _skip_masks,
-            "transformers.generation.utils": _announce_generations,
-        }
+        changes={"transformers.utils.import_utils": _skip_masks, "transformers.generation.utils": _announce_generations}
     )
 
 

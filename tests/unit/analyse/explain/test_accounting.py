@@ -4,14 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from memlab.analyse.explain.accounting import (
-    Share,
-    by_kind,
-    layers_together,
-    module_of,
-    side_by_side,
-    used,
-)
+from memlab.analyse.explain.accounting import Share, by_kind, layers_together, module_of, side_by_side, used
 from memlab.meters.owner import Owner
 from memlab.prediction.memory.ledger import Holding, Moment, Slack
 from memlab.simulator.trace.trace_format import Site

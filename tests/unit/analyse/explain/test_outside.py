@@ -141,10 +141,7 @@ def test_a_context_that_came_with_other_things_is_called_so():
     ("call", "words"),
     [
         ("eager_connect_single_device of a group (2 ranks)", "communicator of a further group (2 ranks)"),
-        (
-            "_verify_params_across_processes of default_pg (1 rank)",
-            "DDP's check of the parameters of the default",
-        ),
+        ("_verify_params_across_processes of default_pg (1 rank)", "DDP's check of the parameters of the default"),
         ("barrier of mesh_dp (4 ranks)", "barrier of group mesh_dp (4 ranks)"),
     ],
 )
@@ -184,11 +181,7 @@ def marks(tmp_path, values):
 def test_readings_are_taken_from_the_marks(tmp_path):
     reading = {"time_us": 5, "until_us": 9, "phase": None, "module": "", "call": "set_device", "used_bytes": 10}
     reading |= {"reserved_bytes": 4, "processes": {"7": 8, "1": 2}}
-    values = {
-        "pieces": [],
-        "first_piece": 3,
-        "outside": one_gpu({"used_bytes": 1, "processes": {}}, [reading]),
-    }
+    values = {"pieces": [], "first_piece": 3, "outside": one_gpu({"used_bytes": 1, "processes": {}}, [reading])}
     found, driver = marks(tmp_path, values)
     assert found.first == 3
     expected = [Reading("", "", "set_device", 6, {"1": 2}, 5, 9, reserved=4)]

@@ -137,10 +137,7 @@ def test_cfg_says_what_is_wrong_with_what_it_prints(launch, here, shown, word, m
     [
         (["--experimental-rerun", "config.pickle"], "run the words in .hydra/overrides.yaml of the run folder again."),
         (["-sc", "query=bash"], "Turn completion on with "),
-        (
-            ["-m", "--cfg", "job"],
-            "Only one of --run, --multirun, --cfg, --info and --shell_completion can be s",
-        ),
+        (["-m", "--cfg", "job"], "Only one of --run, --multirun, --cfg, --info and --shell_completion can be s"),
         (["--config-name", "nothing"], "Cannot find primary config 'nothing'"),
         (["--config-path", "nowhere"], "module 'memlab.cli.nowhere' not found."),
         (["-cp", "nowhere"], "--config-dir adds a folder of yours"),

@@ -71,10 +71,7 @@ def test_every_configuration_that_ships_is_of_a_kind(config):
 
 @pytest.mark.parametrize(
     ("change", "known"),
-    [
-        ({"hardware.gpu": "H100 80GB HBM3"}, (0, 0)),
-        ({"optimizer.name": "Lion"}, (len(shipped_ratios()), 0)),
-    ],
+    [({"hardware.gpu": "H100 80GB HBM3"}, (0, 0)), ({"optimizer.name": "Lion"}, (len(shipped_ratios()), 0))],
 )
 def test_what_was_not_measured_has_no_support(config, change, known):
     assert support(config({**H200, **change})) == known

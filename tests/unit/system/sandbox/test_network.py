@@ -93,9 +93,7 @@ def test_servers_of_the_machine_are_out_of_reach(sandbox, project):
         server.bind(str(project / "daemon.sock"))
         server.listen()
         seen = run_python(
-            sandbox,
-            "import socket\nprint(socket.socket(socket.AF_UNIX).connect_ex('daemon.sock'))",
-            project,
+            sandbox, "import socket\nprint(socket.socket(socket.AF_UNIX).connect_ex('daemon.sock'))", project
         )
     assert seen.strip() == "111"  # ECONNREFUSED
 
