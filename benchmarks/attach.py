@@ -36,7 +36,7 @@ from typing import Any
 from memlab.files.disk import write_output
 from memlab.files.json_file import read_json, write_json
 from memlab.meters.install import environment, install
-from memlab.meters.options import Options
+from memlab.meters.options import MeterOptions
 
 SCRIPTS = Path(__file__).parent / "commands"
 BARE, METERED = "bare", "metered"
@@ -84,7 +84,7 @@ def run(script: str, kind: str, size: str, warmup: int, steps: int = 1, kinds: l
         folder = Path(name)
         environ = dict(os.environ)
         if kind == METERED:
-            install(folder, Options(folder=name, started_at=time.time()))
+            install(folder, MeterOptions(folder=name, started_at=time.time()))
             environ = environment(environ, folder)
         output = folder / "figures.json"
         command = [sys.executable, str(SCRIPTS / f"{script}.py"), str(output), size, str(warmup), str(steps), *kinds]

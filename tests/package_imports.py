@@ -14,7 +14,7 @@ ORDER = (
     *("simulator.constants", "simulator.outside", "simulator.allocator", "simulator.trace", "simulator"),
     *("runs", "importers", "rules", "training", "launch"),
     *(
-        "prediction.limits",
+        "prediction.not_predicted",
         "prediction.fit_outside",
         "prediction.traces",
         "prediction.time",

@@ -41,7 +41,7 @@ TITLES = {
     "simulator.outside": "memory outside\nthe allocator",
     "simulator.trace": "format of traces",
     "simulator": "a script on simulated\nGPUs -> traces",
-    "prediction/*.py": "limits, fit_outside",
+    "prediction/*.py": "not_predicted, fit_outside",
     "prediction.traces": "traces of memlab's\nown training",
     "prediction.time": "clocks of host\nand streams",
     "prediction.memory": "replay of traces,\nhost memory",

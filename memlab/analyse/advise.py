@@ -31,7 +31,7 @@ TIGHT = 0.05
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingGoal:
     """A whole training: ``samples`` times ``epochs`` at sequence length ``tokens``.
 
     ``samples``, ``tokens``: ``None``: as the runs know them. ``effective_batch``: samples of an optimizer step;
@@ -48,7 +48,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class WholeTraining(Training):
+class WholeTraining(TrainingGoal):
     """A training whose samples and length are known."""
 
     samples: int = 0
@@ -89,7 +89,7 @@ class Advice:
     next: tuple[str, ...]  # points to measure next, a sentence each
 
 
-def advise(runs: Sequence[RunView], wanted: Training) -> Advice:
+def advise(runs: Sequence[RunView], wanted: TrainingGoal) -> Advice:
     """Rank the runs at the training's sequence length. Raises :class:`MemlabError`, with the reasons, if none fits, or
     if the runs do not know how long the training is."""
     training = _completed(wanted, runs)
@@ -127,7 +127,7 @@ def _rank(projection: Projection) -> tuple[bool, float]:
     return (False, projection.seconds) if comparable(projection.basis) else (True, -(projection.headroom_bytes or 0))
 
 
-def _completed(training: Training, runs: Sequence[RunView]) -> WholeTraining:
+def _completed(training: TrainingGoal, runs: Sequence[RunView]) -> WholeTraining:
     """Add the samples and the length that the runs know, where the training lacks them."""
     lengths = sorted({value_at(run.config, "seq_len.tokens") for run in runs})
     if training.tokens is None and len(lengths) > 1:
@@ -191,7 +191,7 @@ def _projection(run: RunView, label: str, training: WholeTraining, members: Iter
     )
 
 
-def _hardware(run: RunView, training: Training) -> Hardware:
+def _hardware(run: RunView, training: TrainingGoal) -> Hardware:
     """Return the hardware of a run, with the price that is given, or else its own."""
     known = {key: value for key, value in run.config["hardware"].items() if value != MISSING}
     price = training.usd_per_gpu_hour

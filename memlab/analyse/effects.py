@@ -79,7 +79,7 @@ class Effects:
 
     by: str
     sets: tuple[str, str] | None = None
-    identity.configurations: dict[str, RunView] = field(default_factory=dict)
+    configurations: dict[str, RunView] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     bounds: list[Basis] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)

@@ -12,7 +12,7 @@ from memlab.core.plan import Plan, make_plan
 from memlab.core.record import Record
 from memlab.files.conf_files import overrides_of
 from memlab.planner.changes import Change, changes_of
-from memlab.prediction.limits import unpredictable
+from memlab.prediction.not_predicted import unpredictable
 
 BATCH_WORDS = ("batch", "batch.micro")
 """Keys of the micro batch. The search for the largest batch sets it."""

@@ -124,7 +124,7 @@ class Told(TypedDict):
     times: Count
 
 
-class Effects(TypedDict):
+class SandboxEffects(TypedDict):
     """What a predicted command would have done to the machine and to others (memlab/system/sandbox)."""
 
     protection: Annotated[str, Limits(choices=("namespaces", "landlock", "unprotected"))]
@@ -170,7 +170,7 @@ class Command(_Words, total=False):
     disagreements: list[Disagreement]
     changes: Changes
     assumed: dict[str, Count]  # of a prediction: line that needed a value that is not known -> times
-    effects: Effects  # of a prediction
+    effects: SandboxEffects  # of a prediction
     epochs: list[Epoch]  # of a prediction
     ranges: list[ChoiceRange]  # of a prediction: of each choice that steered it
     growth: GrowthOfRun  # left out: no growth was seen

@@ -21,7 +21,7 @@ from memlab.core.command_template import (
 from memlab.core.errors import RecordError
 from memlab.core.plan import Plan, make_plan
 from memlab.files.conf_files import overrides_of
-from memlab.launch.command import command
+from memlab.launch.launcher_line import command
 from memlab.rules.unsupported import unsupported
 from memlab.runs.folder import RunFolder
 

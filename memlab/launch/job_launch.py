@@ -14,9 +14,9 @@ from memlab.core.errors import MemlabError
 from memlab.core.plan import shape_of
 from memlab.core.record import Record
 from memlab.files.build_locks import STALE_S, holder, old_locks, told
-from memlab.launch.command import command, free_port
 from memlab.launch.doctor.ops import unbuilt_ops
 from memlab.launch.launch_control import LaunchControl
+from memlab.launch.launcher_line import command, free_port
 from memlab.launch.nodes import GpuPool, failed_node, for_nodes, takes_sigterm
 from memlab.launch.orphans import exclusively, noted
 from memlab.launch.outcome import host_oom_kills, outcome

@@ -4,10 +4,10 @@ This package needs only the standard library and torch (Python 3.10, torch 2.4, 
 it imports ``files/redaction.py`` and ``files/build_locks.py`` alone. All its imports are relative, because a command's
 ranks load a copy of it under another name.
 
-**Before the command starts**, the parent calls ``install.install(run_folder, Options(...))``, which makes::
+**Before the command starts**, the parent calls ``install.install(run_folder, MeterOptions(...))``, which makes::
 
     RUN_FOLDER/.attach/sitecustomize.py    the bootstrap, which Python imports at start
-    RUN_FOLDER/.attach/options.json        options.Options
+    RUN_FOLDER/.attach/options.json        options.MeterOptions
     RUN_FOLDER/.attach/memlab_attach/      a copy of this package (meters/) and of the two files
 
 and starts the command with ``install.environment(os.environ, run_folder)``: the caller's environment, in which only

@@ -15,7 +15,7 @@ GENERATED = ("prompt_ids", "completion_ids")
 
 
 @dataclass(frozen=True)
-class Size:
+class BatchSize:
     """``None``: cannot be told from the batch."""
 
     samples: int | None = None
@@ -25,14 +25,14 @@ class Size:
     padded_length: int | None = None  # tokens of a sample with its padding, the most of all micro batches
     largest_micro_batch: int | None = None  # samples of the largest micro batch
 
-    def __add__(self, other: "Size") -> "Size":
+    def __add__(self, other: "BatchSize") -> "BatchSize":
         """Add the sizes of two micro batches. A figure that one of them lacks is not known of both."""
         combined: tuple[Callable[..., int], ...] = (sum, sum, sum, max, max, max)
         pairs = zip(astuple(self), astuple(other), combined, strict=True)
-        return Size(*(None if None in (one, two) else combine((one, two)) for one, two, combine in pairs))
+        return BatchSize(*(None if None in (one, two) else combine((one, two)) for one, two, combine in pairs))
 
 
-def size_of(batch: Any, samples: int | None = None) -> Size:
+def size_of(batch: Any, samples: int | None = None) -> BatchSize:
     """Measure a batch: tokens are the elements of ``input_ids``, or of the first two-dimensional integer tensor.
 
     Preference data of TRL may hold one such tensor for each of ``chosen`` and ``rejected``: then each is counted; so
@@ -43,7 +43,7 @@ def size_of(batch: Any, samples: int | None = None) -> Size:
     return size if samples is None else replace(size, samples=samples, largest_micro_batch=samples)
 
 
-def _size_of(batch: Any) -> Size:
+def _size_of(batch: Any) -> BatchSize:
     named = dict(batch) if isinstance(batch, Mapping) else {}
     tensors = [value for value in (named.values() if named else _flat(batch)) if isinstance(value, torch.Tensor)]
     samples = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
@@ -51,17 +51,19 @@ def _size_of(batch: Any) -> Size:
     ids = ids or [tensor for tensor in tensors if _is_tokens(tensor)][:1]
     if completions := [named[name] for name in GENERATED if _is_tokens(named.get(name))]:
         length = sum(tensor.shape[1] for tensor in completions)
-        return Size(samples, samples * length, None, length, length, samples)
+        return BatchSize(samples, samples * length, None, length, length, samples)
     if not ids:
-        return Size(samples, largest_micro_batch=samples)
+        return BatchSize(samples, largest_micro_batch=samples)
     tokens, length = sum(tensor.numel() for tensor in ids), max(tensor.shape[-1] for tensor in ids)
     if lengths := _packed_lengths(named):
-        return Size(samples, tokens, sum(lengths), max(lengths), length, samples)
+        return BatchSize(samples, tokens, sum(lengths), max(lengths), length, samples)
     masks = [value for name, value in named.items() if name.endswith("attention_mask") and _is_tokens(value)]
     if len(masks) == len(ids) and all(mask.device.type == "cpu" for mask in masks):
         kept = [mask.count_nonzero(dim=-1) for mask in masks]
-        return Size(samples, tokens, int(sum(k.sum() for k in kept)), int(max(k.max() for k in kept)), length, samples)
-    return Size(samples, tokens, None, length, length, samples)
+        return BatchSize(
+            samples, tokens, int(sum(k.sum() for k in kept)), int(max(k.max() for k in kept)), length, samples
+        )
+    return BatchSize(samples, tokens, None, length, length, samples)
 
 
 def _is_tokens(value: Any) -> bool:
@@ -89,14 +91,14 @@ def _flat(batch: Any) -> list[Any]:
     return [leaf for value in (batch.values() if isinstance(batch, Mapping) else batch) for leaf in _flat(value)]
 
 
-class Batches:
+class BatchSizes:
     """Sizes of the batches that loaders gave out, found again by the batch itself."""
 
     def __init__(self):
-        self._sizes: OrderedDict[int, Size] = OrderedDict()
-        self.latest: Size | None = None
+        self._sizes: OrderedDict[int, BatchSize] = OrderedDict()
+        self.latest: BatchSize | None = None
 
-    def given(self, batch: Any, size: Size) -> None:
+    def given(self, batch: Any, size: BatchSize) -> None:
         """Note a batch that a loader gives out, and its size."""
         self.latest = self._sizes[id(batch)] = size
         while len(self._sizes) > REMEMBERED:
@@ -112,7 +114,7 @@ class Batches:
             size = size_of(batch)
             self.latest = size if self.latest is None or size.tokens is not None else self.latest
 
-    def take(self) -> Size:
+    def take(self) -> BatchSize:
         """Return the size of the batch whose backward begins."""
         taken, self.latest = self.latest, None
-        return taken or Size()
+        return taken or BatchSize()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .batches import Size
+from .batches import BatchSize
 from .keepers import Keepers
 from .own_errors import contained
 from .steps import Step
@@ -18,7 +18,7 @@ LEAST_COMPARED = 4
 """Fewest steps of equal shape that show growth. The variable that keeps tensors is known from the third one on."""
 
 
-class Growth:
+class GrowthWatch:
     """Follows the requested bytes that are alive when a step ends. The allocated bytes would not do: the allocator does
     not split the rest off a block if it is small, so that they jump by up to a MiB.
 
@@ -44,7 +44,7 @@ class Growth:
         requested = step.peaks.end_requested_bytes
         if requested is None or step.number == 1:
             return False
-        size = step.size or Size()
+        size = step.size or BatchSize()
         shape = (step.micro_batches, size.samples, size.tokens, size.padded_length, size.largest_micro_batch)
         self._ends = self._shapes.setdefault(shape, [])
         self._ends.append((step.number, requested))

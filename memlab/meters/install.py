@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from .options import Options
+from .options import MeterOptions
 
 FOLDER = ".attach"
 PACKAGE = "memlab_attach"  # the name of the copy: a script that imports memlab gets its ordinary answer
@@ -16,7 +16,7 @@ BOOTSTRAP = "sitecustomize.py"
 LOADED = "loaded"  # the bootstrap makes this file once a process of the command has imported torch
 
 
-def install(run_folder: Path, options: Options) -> Path:
+def install(run_folder: Path, options: MeterOptions) -> Path:
     """Copy this package and write the options into a new folder in the run folder. Returns the folder, for PYTHONPATH.
 
     Raises ``OSError``, also where the folder is there: links that a script has left in it would be followed.

@@ -15,7 +15,7 @@ PROFILER = "torch's profiler"
 
 
 @dataclass(frozen=True)
-class Options:
+class MeterOptions:
     folder: str = ""  # the run folder
     steps: int | None = None  # end after this many optimizer steps
     explain: int | None = None  # record torch's memory history until the end of this optimizer step
@@ -39,5 +39,5 @@ class Options:
         (Path(folder) / FILE).write_text(json.dumps(asdict(self)), "utf-8")
 
     @classmethod
-    def read(cls, folder: str | os.PathLike) -> "Options":
+    def read(cls, folder: str | os.PathLike) -> "MeterOptions":
         return cls(**json.loads((Path(folder) / FILE).read_text("utf-8")))

@@ -23,7 +23,7 @@ from .nested_tensors import tensors_in
 from .own_errors import contained
 from .owner import BUCKETS, GRADIENTS, MASTER, Owner, to_json
 from .ownership import Ownership
-from .phases import Piece
+from .phases import TimedPiece
 
 ATTRIBUTES = {
     "fp32_partitioned_groups_flat": MASTER,
@@ -81,7 +81,7 @@ class FailedRequest(NamedTuple):
         return max(0, min(self.free, self.limit - reserved))
 
 
-class Part(NamedTuple):
+class PastPart(NamedTuple):
     """Part of the run that is over: its phase, optimizer step (from 1), when it ended (seconds since the epoch), and
     bytes: allocated at its end, and its peaks of allocated and reserved memory."""
 
@@ -101,14 +101,14 @@ class OutOfMemoryKeeper:
 
     def __init__(self, place: Callable[[], Path]):
         self._place = place
-        self._parts: deque[Part] = deque(maxlen=LAST_PARTS)
+        self._parts: deque[PastPart] = deque(maxlen=LAST_PARTS)
         self._unwritten: tuple[dict[str, Any], dict[str, Any]] | None = None  # snapshot and marks
 
-    def piece_ends(self, phase: str | None, step: int | None, piece: Piece) -> None:
+    def piece_ends(self, phase: str | None, step: int | None, piece: TimedPiece) -> None:
         """Remember a part of the run. Parts outside the phases are left out."""
         now = piece.reading
         if phase is not None and now.allocated is not None:
-            self._parts.append(Part(phase, step, time.time(), now.allocated, now.peak_allocated, now.peak_reserved))
+            self._parts.append(PastPart(phase, step, time.time(), now.allocated, now.peak_allocated, now.peak_reserved))
 
     def forget_parts(self) -> None:
         """Forget the parts of the run so far: another one begins in this process."""

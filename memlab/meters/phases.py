@@ -27,7 +27,7 @@ ONCE = (LOAD, MODEL_BUILD, ENGINE_INIT, RESUME)
 
 
 @dataclass
-class Piece:
+class TimedPiece:
     """Time between two events, ended by the second one."""
 
     phase: str | None
@@ -40,7 +40,7 @@ class Piece:
 class Timeline:
     """Cuts the time of one thread into pieces, and calls ``ended`` with each."""
 
-    def __init__(self, memory: Memory, ended: Callable[[Piece], None]):
+    def __init__(self, memory: Memory, ended: Callable[[TimedPiece], None]):
         self.memory, self.ended = memory, ended
         self.base: str | None = MODEL_BUILD  # None: outside all phases
         self.stack: list[str] = []
@@ -63,7 +63,7 @@ class Timeline:
     def cut(self, phase: str | None, ends_phase: bool = False) -> None:
         """End the running piece as one of ``phase``, and begin the next."""
         reading, now = self.memory.turn(), time.perf_counter()
-        self.ended(Piece(phase, reading, now - self.began, self.where, ends_phase))
+        self.ended(TimedPiece(phase, reading, now - self.began, self.where, ends_phase))
         self.began, self.where = now, user_line()
 
     def enter(self, phase: str) -> bool:

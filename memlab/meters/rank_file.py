@@ -17,7 +17,7 @@ from .facts.machine import runtime_versions
 from .host_probe import probe_host
 from .install import FOLDER
 from .memory import HOST, pinned_peak_bytes
-from .options import Options
+from .options import MeterOptions
 from .phases import ENGINE_INIT, MODEL_BUILD
 from .session import Session
 from .steps import since
@@ -36,7 +36,7 @@ class RankFile:
     def __init__(self, session: Session):
         self.session = session
         self.before_end: list[Callable[[], None]] = []  # each ends a recorder, which writes files of its own
-        self.options: Options | None = None  # of the measurement that the place belongs to
+        self.options: MeterOptions | None = None  # of the measurement that the place belongs to
         self.rank: int | None = None
         self.world_size = 1  # as long as torch.distributed was there to tell: a script may end it before itself
         self.path: Path | None = None

@@ -18,17 +18,17 @@ from typing import Any
 import torch
 
 from . import phases, stop
-from .batches import Batches, Size, size_of
+from .batches import BatchSize, BatchSizes, size_of
 from .clock import Mark, mark
 from .end_of_run import last_step
 from .ending import Ending
-from .figures import Figures
-from .growth import Growth
+from .growth import GrowthWatch
 from .memory import Memory
 from .optimizer_call import OptimizerCall
-from .options import Options
+from .options import MeterOptions
 from .out_of_memory import FailedRequest
 from .own_errors import contained
+from .process_peaks import Figures
 from .script_objects import ScriptObjects
 from .session_callbacks import Callbacks
 from .steps import Rows, Step
@@ -43,7 +43,7 @@ class Session:
     other ranks are not there."""
 
     def __init__(
-        self, options: Options, memory: Memory, callbacks: Callbacks | None = None, is_simulated: bool = False
+        self, options: MeterOptions, memory: Memory, callbacks: Callbacks | None = None, is_simulated: bool = False
     ):
         self.callbacks, self.is_simulated = callbacks or Callbacks(), is_simulated
         self.options = options
@@ -54,9 +54,9 @@ class Session:
         self.timeline = phases.Timeline(self.memory, self._ended)
         self.figures = Figures()
         self.ending = Ending()
-        self.batches = Batches()
+        self.batches = BatchSizes()
         self.rows = Rows()
-        self.growth = Growth(lambda: last_step(self.objects, self.trainer_runs, self.steps_done))
+        self.growth = GrowthWatch(lambda: last_step(self.objects, self.trainer_runs, self.steps_done))
         self.step: Step | None = None  # None before the first forward
         self.steps_done = self.steps_skipped = self.steps_recorded = 0
         self.micro_batches = self.optimizer_calls = 0
@@ -72,14 +72,14 @@ class Session:
         self._end: Mark | None = None  # of a step that has not been closed
         self._skipped = False
         self._call = OptimizerCall()
-        self._read_ahead: deque[Size] | None = None
+        self._read_ahead: deque[BatchSize] | None = None
         self._beside_since: Mark | None = None
 
-    def begin_anew(self, options: Options) -> None:
+    def begin_anew(self, options: MeterOptions) -> None:
         """Forget what was measured, and measure from now on."""
         Session.__init__(self, options, self.memory, self.callbacks, self.is_simulated)
 
-    def start_over(self, options: Options) -> None:
+    def start_over(self, options: MeterOptions) -> None:
         """Begin to measure the next training of the same model and engine. The allocator gives back its unused memory,
         and all peaks begin anew. Phases before the first step (model build, engine init) are kept; the first training
         has their time."""
@@ -183,7 +183,7 @@ class Session:
         self._begin_training()
 
     @contained
-    def loader_gave(self, batch: Any, size: Size | None = None, samples: int | None = None) -> None:
+    def loader_gave(self, batch: Any, size: BatchSize | None = None, samples: int | None = None) -> None:
         """Note a batch of a data loader. ``size``: what was measured before the batch went to the device. ``samples``:
         how many samples the loader chose for the batch."""
         if self._read_ahead is not None:
@@ -200,7 +200,7 @@ class Session:
             self.batches.used(batch)
 
     @contextmanager
-    def reading_ahead(self, sizes: deque[Size]) -> Iterator[None]:
+    def reading_ahead(self, sizes: deque[BatchSize]) -> Iterator[None]:
         """Let the batches that loaders give out inside wait in ``sizes``: another loader gives them out later."""
         outer, self._read_ahead = self._read_ahead, sizes if self.is_active else self._read_ahead
         try:
@@ -393,7 +393,7 @@ class Session:
     def _mark(self) -> Mark:
         return mark(self.memory.device is not None and not self.is_simulated)
 
-    def _ended(self, piece: phases.Piece) -> None:
+    def _ended(self, piece: phases.TimedPiece) -> None:
         """Fold a piece into the figures, and into the running step."""
         in_step = self.step is not None and not self.timeline.beside_steps
         key, number = self.figures.key(piece.phase, self.steps_done), self.step.number if in_step else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .out_of_memory import FailedRequest
-from .phases import Piece
+from .phases import TimedPiece
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Callbacks:
     the end of the process: status, reason and what ``attached`` says of it.
     """
 
-    piece: list[Callable[[str | None, int | None, Piece], None]] = field(default_factory=list)
+    piece: list[Callable[[str | None, int | None, TimedPiece], None]] = field(default_factory=list)
     step: list[Callable[[], bool | None]] = field(default_factory=list)
     first_step: Callable[[], None] = lambda: None
     starts_over: Callable[[], None] = lambda: None

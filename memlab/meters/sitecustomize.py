@@ -18,7 +18,7 @@ def start(torch):
         open(os.path.join(HERE, "loaded"), "a").close()  # install.LOADED
         from memlab_attach.meters import options, start
 
-        start.begin(options.Options.read(HERE))
+        start.begin(options.MeterOptions.read(HERE))
     except Exception as error:
         print(f"memlab: nothing is measured in process {os.getpid()}: {error!r}", file=sys.stderr)
 

@@ -10,7 +10,7 @@ from .listeners import listen_to_all
 from .listeners.adoption import adopt
 from .memory import Memory
 from .memory_history import MemoryHistory
-from .options import Options
+from .options import MeterOptions
 from .out_of_memory import FailedRequest, OutOfMemoryKeeper
 from .own_errors import contained
 from .profiler import StepsProfiler
@@ -21,7 +21,7 @@ _file: RankFile | None = None
 """Of this process, once it has begun to measure."""
 
 
-def begin(options: Options, memory: Memory | None = None) -> RankFile:
+def begin(options: MeterOptions, memory: Memory | None = None) -> RankFile:
     """Measure from now on. Libraries are listened to from the first time on. ``memory``: other meters than those of the
     GPU and the host."""
     global _file
@@ -44,7 +44,7 @@ def begin(options: Options, memory: Memory | None = None) -> RankFile:
     return _file
 
 
-def begin_by_hand(options: Options) -> RankFile:
+def begin_by_hand(options: MeterOptions) -> RankFile:
     """Measure from now on in a process that may have made its model and its optimizer before."""
     file = begin(options)
     file.session.memory.turn()  # peaks so far are not this training's
@@ -68,7 +68,7 @@ def _keep_out_of_memory(session: Session, file: RankFile) -> OutOfMemoryKeeper:
     return keeper
 
 
-def _record(session: Session, file: RankFile, options: Options) -> MemoryHistory:
+def _record(session: Session, file: RankFile, options: MeterOptions) -> MemoryHistory:
     """Record the memory history until the end of the optimizer step ``options.explain``. An out-of-memory until then
     has its history; with ``options.explain_oom``, a later one as well."""
     history = MemoryHistory(file.place, lambda: session.objects.optimizers, lambda: _at(session), options.explain_oom)

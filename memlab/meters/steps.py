@@ -7,11 +7,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from .batches import Size
+from .batches import BatchSize
 from .clock import Mark, seconds
 from .memory import Peaks
 from .own_errors import contained
-from .phases import Piece
+from .phases import TimedPiece
 
 LAST_WAIT_S = 5
 """Seconds to wait for the device at the end: after a failure it may never come."""
@@ -27,7 +27,7 @@ class Step:
     ooms_before: int | None = None
     recorded: bool = False  # torch's memory history was recorded when it began: then it takes longer
     micro_batches: int = 0
-    size: Size | None = None  # of all micro batches together
+    size: BatchSize | None = None  # of all micro batches together
     peaks: Peaks = field(default_factory=Peaks)
     phases: dict[str, Peaks] = field(default_factory=dict)
     beside: list[tuple[Mark, Mark]] = field(default_factory=list)  # evaluations, savings: no part of the step's time
@@ -35,14 +35,14 @@ class Step:
     retries: int | None = None
     ooms: int | None = None
 
-    def fold(self, piece: Piece) -> None:
+    def fold(self, piece: TimedPiece) -> None:
         if self.peaks.fold(piece.reading):
             self.highest = piece.phase
         if piece.phase is not None:
             self.phases.setdefault(piece.phase, Peaks()).fold(piece.reading)
         self.retries, self.ooms = piece.reading.retries, piece.reading.ooms
 
-    def add_batch(self, size: Size) -> None:
+    def add_batch(self, size: BatchSize) -> None:
         self.micro_batches += 1
         self.size = size if self.size is None else self.size + size
 
@@ -57,7 +57,7 @@ class Step:
             "step": self.number,
             "seconds": None,
             "micro_batches": self.micro_batches,
-            **asdict(self.size or Size()),
+            **asdict(self.size or BatchSize()),
             "peak_allocated_bytes": peaks.peak_allocated_bytes,
             "peak_active_bytes": peaks.peak_active_bytes,
             "peak_reserved_bytes": peaks.peak_reserved_bytes,

@@ -7,7 +7,7 @@ from typing import Any
 
 from memlab.core.config import Config, Hardware
 from memlab.core.record import EARLY, RankResult, Record
-from memlab.core.record_schema import Effects
+from memlab.core.record_schema import SandboxEffects
 from memlab.core.summary import Work
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
 from memlab.launch.user_command.measure import command_record, fields_of_command, plan_found, plan_of
@@ -41,7 +41,7 @@ class TracedCommand:
     meters: Mapping[int, Mapping[str, Any]]
     rows: Mapping[int, Rows]
     seconds: float
-    effects: Effects
+    effects: SandboxEffects
     allocator_conf: str | None = None
     as_run: Traces = field(default_factory=dict)
 

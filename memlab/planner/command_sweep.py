@@ -25,8 +25,8 @@ from memlab.planner.command_point import KEY, kept_folder, predict_point, predic
 from memlab.planner.parallel import ParallelPredictor
 from memlab.planner.search import Outcome, Predictor, Progress, fits, next_size, outcome_of
 from memlab.planner.user_command import PROCESSES
-from memlab.prediction.limits import unpredictable
 from memlab.prediction.memory.rank_results import estimate
+from memlab.prediction.not_predicted import unpredictable
 from memlab.prediction.run_command import traces_in
 from memlab.prediction.time.calibrate import resolve
 from memlab.prediction.traces.interpolate import CHECKED, MINIMUM_TOKENS, Interpolator

@@ -10,7 +10,7 @@ from memlab.core.plan import make_plan
 from memlab.core.record import DOES_NOT_FIT
 from memlab.planner.command_sweep import predictor_of
 from memlab.planner.search import Progress
-from memlab.prediction.limits import unpredictable
+from memlab.prediction.not_predicted import unpredictable
 from memlab.runs.job import Job
 
 Range = tuple[float, float | None]

@@ -11,7 +11,7 @@ from memlab.core.record import Record
 from memlab.files.disk import is_full
 from memlab.launch.launch_control import LaunchControl
 from memlab.launch.sweep import Backend, in_parts
-from memlab.prediction.limits import unpredictable
+from memlab.prediction.not_predicted import unpredictable
 from memlab.prediction.prediction import SHADOW_FAILED, failed_record, predict_one
 from memlab.prediction.time.calibrate import resolve
 from memlab.prediction.traces.choose_traces import known_traces, make, next_tasks

@@ -13,7 +13,7 @@ from typing import Any
 from memlab.core.config import Hardware
 from memlab.core.errors import ConfigError, ShadowError
 from memlab.core.record import Record
-from memlab.core.record_schema import Effects
+from memlab.core.record_schema import SandboxEffects
 from memlab.core.sizes import GIB
 from memlab.launch.orphans import exclusively
 from memlab.launch.outcome import NO_STEP, by_failure, reason_of
@@ -125,7 +125,7 @@ class CommandFailed(ShadowError):
     """The script failed, trained nothing, or did not end. ``status``: of its record. ``effects``: those that it would
     have had until then."""
 
-    def __init__(self, reason: str, effects: Effects, status: str = "failed"):
+    def __init__(self, reason: str, effects: SandboxEffects, status: str = "failed"):
         super().__init__(reason)
         self.effects, self.status = effects, status
 

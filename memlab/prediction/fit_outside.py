@@ -34,7 +34,7 @@ CONNECTS = "eager_connect"
 """Beginning of the name of the call with which NCCL connects a group before its first collective."""
 
 
-class Growth(NamedTuple):
+class ReadingGrowth(NamedTuple):
     """What a reading grew by. ``call``: empty unless it has a name."""
 
     phase: str
@@ -55,7 +55,7 @@ class Rank:
     """The readings of one rank. ``before``: large growth by kernels before the first product or collective, that of the
     first kernels and of a stream. ``after``: growth by kernels after the first product."""
 
-    def __init__(self, growths: Sequence[Growth], ranks: int):
+    def __init__(self, growths: Sequence[ReadingGrowth], ranks: int):
         self.ranks = ranks
         self.first, *rest = growths
         self.collectives = [growth for growth in growths if growth.is_collective]
@@ -172,6 +172,6 @@ def check_sizes(configs: Iterable[Config]) -> None:
         sizes_from(config.predict.outside)
 
 
-def _growths(rows: Sequence[dict[str, str]]) -> list[Growth]:
+def _growths(rows: Sequence[dict[str, str]]) -> list[ReadingGrowth]:
     pairs = zip(rows, pairwise([0, *(int(row["outside_bytes"]) for row in rows)]), strict=True)
-    return [Growth(row["phase"], row["call"], row["handle"] == "1", now - last) for row, (last, now) in pairs]
+    return [ReadingGrowth(row["phase"], row["call"], row["handle"] == "1", now - last) for row, (last, now) in pairs]

@@ -11,9 +11,9 @@ from memlab.core.plan import Plan, shape_of
 from memlab.core.record import RankResult, Record, worst
 from memlab.core.summary import Work, summarise
 from memlab.files.disk import is_full
-from memlab.prediction.limits import unpredictable
 from memlab.prediction.memory.fit_probability import shipped_ratios, support
 from memlab.prediction.memory.rank_results import estimate, rank_results
+from memlab.prediction.not_predicted import unpredictable
 from memlab.prediction.time.calibrate import Calibration, resolve
 from memlab.prediction.time.step_time import StepTime, predict_step_time
 from memlab.prediction.traces.choose_traces import traces_in_launch

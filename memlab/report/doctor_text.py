@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.markup import escape
 
-from memlab.core.finding import FAIL, OK, WARN, Finding
+from memlab.core.diagnosis import FAIL, OK, WARN, Diagnosis
 
 STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red"}
 
 
-def show_findings(findings: Iterable[Finding], console: Console) -> bool:
+def show_findings(findings: Iterable[Diagnosis], console: Console) -> bool:
     """Print each finding as it comes, a line each. Returns whether none is a failure."""
     healthy = True
     for finding in findings:

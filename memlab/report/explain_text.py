@@ -12,11 +12,11 @@ from rich.console import Console
 
 from memlab.analyse.diff import ChangedKey
 from memlab.analyse.explain import accounting
-from memlab.analyse.explain.accounting import OUTSIDE_MODULES, Row, Share, side_by_side, with_same_lines
+from memlab.analyse.explain.accounting import OUTSIDE_MODULES, ComparedPart, Share, side_by_side, with_same_lines
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.findings import findings
-from memlab.analyse.explain.out_of_memory import LastEvent, LastPart, OutOfMemory
+from memlab.analyse.explain.out_of_memory import LastEvent, LastPart, OutOfMemoryExplained
 from memlab.analyse.explain.phases import PhaseRun, changes
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.record import PREDICTED
@@ -27,7 +27,7 @@ from memlab.report.findings_text import show_findings
 from memlab.report.text import TextTable, say, show_text_table
 from memlab.simulator.trace.trace_format import Site
 
-Node = TypeVar("Node", Share, Row)
+Node = TypeVar("Node", Share, ComparedPart)
 
 NAMED = 3
 """Kinds that the answer names."""
@@ -70,7 +70,7 @@ def notes(rank: Explained) -> list[str]:
     return list(filter(None, (provenance(rank), elsewhere(rank))))
 
 
-def failure_sentences(rank: Explained, oom: OutOfMemory) -> list[str]:
+def failure_sentences(rank: Explained, oom: OutOfMemoryExplained) -> list[str]:
     """Write which request failed, and what was held then if the history ends before it."""
     return [out_of_memory_sentence(rank, oom), *([] if oom.last_parts is None else [held_sentence(oom)])]
 
@@ -139,7 +139,7 @@ def settings(changes: Sequence[ChangedKey]) -> str:
     return f"The runs differ in {'; '.join(named)}." if named else "The runs have the same settings."
 
 
-def _name(level: int, node: Share | Row) -> str:
+def _name(level: int, node: Share | ComparedPart) -> str:
     return "  " * level + node.name
 
 
@@ -300,8 +300,8 @@ def _rows(
 
 
 def _together(name: str, parts: Sequence[Node]) -> Node:
-    if isinstance(parts[0], Row):
-        return Row(name, tuple(map(sum, zip(*(part.sizes for part in parts), strict=True))))
+    if isinstance(parts[0], ComparedPart):
+        return ComparedPart(name, tuple(map(sum, zip(*(part.sizes for part in parts), strict=True))))
     return Share(name, sum(part.nbytes for part in parts))
 
 
@@ -330,7 +330,7 @@ HELD = 5
 """Kinds of memory that a sentence names."""
 
 
-def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
+def out_of_memory_sentence(rank: Explained, oom: OutOfMemoryExplained) -> str:
     """Say which request failed where, what was free, and whether it would have fitted in one piece."""
     site = oom.request.site
     line = "" if site.user_line == site.where else site.user_line
@@ -356,7 +356,7 @@ def in_the_run(phase: str, step: int | None, line: str | None) -> str:
     return f" ({known})" if known else ""
 
 
-def held_sentence(oom: OutOfMemory) -> str:
+def held_sentence(oom: OutOfMemoryExplained) -> str:
     """Say what was held when memory ran out, and how the next run would say more."""
     kinds = [f"{in_a_list(kind)} {units.size(nbytes)}" for kind, nbytes in by_kind(oom.moment.holdings).items()]
     more = ["..."] if len(kinds) > HELD else []
@@ -372,7 +372,7 @@ def in_a_list(kind: str) -> str:
     return kind.partition(":")[0]
 
 
-def what_came_before(oom: OutOfMemory) -> TextTable:
+def what_came_before(oom: OutOfMemoryExplained) -> TextTable:
     """Return the last events before a failed request; without a recorded history, the last parts of the run."""
     return _last_events(oom.last) if oom.last_parts is None else _last_parts(oom.last_parts)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from memlab.analyse.explain.accounting import Row
-from memlab.analyse.explain.remedies import Needs, Peaks, Remedies, Remedy
+from memlab.analyse.explain.accounting import ComparedPart
+from memlab.analyse.explain.remedies import NeededPeaks, Remedies, Remedy, RunPeaks
 from memlab.core.basis import comparable
 from memlab.core.record import FITS
 from memlab.prediction.time.step_time import StepTime
@@ -97,7 +97,7 @@ def _answer(found: Remedies, helping: int) -> str:
     return f"Remedies: of {tried}, predicted one at a time, {save} at least {units.percent(NOTABLE, 1)} of the memory."
 
 
-def _provenance(base: Needs, measured: Peaks | None) -> str:
+def _provenance(base: NeededPeaks, measured: RunPeaks | None) -> str:
     """Write which figures are predicted, and how far the prediction of a measured run is off."""
     step = f", {_of_step(base.step)}" if base.step else ""
     if measured is None:
@@ -114,7 +114,7 @@ def _provenance(base: Needs, measured: Peaks | None) -> str:
     )
 
 
-def _effects(needs: Needs, found: Remedies) -> Iterator[str]:
+def _effects(needs: NeededPeaks, found: Remedies) -> Iterator[str]:
     """Write the memory before and after a change; of a measured run, with the predicted difference."""
     texts = []
     for key in KEYS:
@@ -126,7 +126,7 @@ def _effects(needs: Needs, found: Remedies) -> Iterator[str]:
         yield f"then it {AFTER_A_CHANGE[needs.verdict]}"
 
 
-def _blocks(remedy: Remedy, needs: Needs, base: Needs) -> str:
+def _blocks(remedy: Remedy, needs: NeededPeaks, base: NeededPeaks) -> str:
     """Write what is gone and what is new at the peak, by kind, with the module of the largest part."""
     assert remedy.blocks is not None
     least = NOTABLE * base.used
@@ -140,13 +140,13 @@ def _blocks(remedy: Remedy, needs: Needs, base: Needs) -> str:
     return f"At the peak: {', '.join(named) or 'the same blocks'}{moved}"
 
 
-def _where(kind: Row, least: float) -> str:
+def _where(kind: ComparedPart, least: float) -> str:
     """Name the module whose memory changed most, where a kind has several."""
     modules = [part for part in kind.parts if abs(part.change) >= least and "." in part.name]
     return f" ({modules[0].name} {units.signed_size(modules[0].change)})" if modules and len(kind.parts) > 1 else ""
 
 
-def _costs(needs: Needs, base: Needs) -> Iterator[str]:
+def _costs(needs: NeededPeaks, base: NeededPeaks) -> Iterator[str]:
     """Write the step time and the memory of the host, where the change takes more of them. Times that are only lower
     bounds are not compared."""
     after, before = needs.step, base.step

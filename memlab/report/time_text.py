@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from memlab.analyse.explain.time_by_kind import Comparison, KindTime, StepByKind
+from memlab.analyse.explain.time_by_kind import KindTime, StepByKind, TimeComparison
 from memlab.report import units
 from memlab.report.text import say, show_table
 
 COLUMNS = ("kind of work", "profiled", "launches", "predicted", "predicted launches", "predicted / profiled")
 
 
-def show_time_by_kind(found: Comparison, out: Console) -> None:
+def show_time_by_kind(found: TimeComparison, out: Console) -> None:
     say(_answer(found), out, "bold")
     if found.profiled is not None and found.predicted is None:
         say(f"There is no prediction to compare with: {found.reason}.", out)
@@ -27,7 +27,7 @@ def show_time_by_kind(found: Comparison, out: Console) -> None:
 _NOTHING = StepByKind({}, 0.0, 0.0)
 
 
-def _answer(found: Comparison) -> str:
+def _answer(found: TimeComparison) -> str:
     parts = []
     if found.profiled is not None and found.usual_seconds is None:
         parts.append(f"A profiled step took {units.seconds(found.profiled.step_seconds)}.")
@@ -46,7 +46,7 @@ def _answer(found: Comparison) -> str:
     return " ".join(parts)
 
 
-def _steps(found: Comparison) -> Iterator[tuple[str, StepByKind, float]]:
+def _steps(found: TimeComparison) -> Iterator[tuple[str, StepByKind, float]]:
     """Yield the name of each side, its step by kind, and the seconds of its whole step."""
     if found.profiled is not None and found.measured_seconds:
         yield "measured", found.profiled, found.measured_seconds
@@ -54,7 +54,7 @@ def _steps(found: Comparison) -> Iterator[tuple[str, StepByKind, float]]:
         yield "predicted", found.predicted, found.predicted.step_seconds
 
 
-def _difference(found: Comparison, profiled: StepByKind, predicted: StepByKind) -> str:
+def _difference(found: TimeComparison, profiled: StepByKind, predicted: StepByKind) -> str:
     """Say how much of the difference between the two steps is the device's work, and how much its waiting."""
     (_, _, measured_whole), (_, _, predicted_whole) = _steps(found)
     work = predicted.busy_seconds - profiled.busy_seconds
@@ -77,7 +77,7 @@ def _more_or_less(seconds: float) -> str:
     return f"{units.seconds(abs(seconds))} {'less' if seconds < 0 else 'more'}"
 
 
-def _rows(found: Comparison) -> Iterator[tuple[str, ...]]:
+def _rows(found: TimeComparison) -> Iterator[tuple[str, ...]]:
     profiled, predicted = found.profiled or _NOTHING, found.predicted or _NOTHING
     for kind in dict.fromkeys([*profiled.kinds, *predicted.kinds]):
         yield kind, *_cells(profiled.kinds.get(kind), predicted.kinds.get(kind))

@@ -26,7 +26,7 @@ from memlab.training.live_tensors import LiveTensors
 from memlab.training.model import build_model
 from memlab.training.output import write_output_to
 from memlab.training.point import Driver, Point
-from memlab.training.trainer import PointsTrainer, Steps, training_arguments
+from memlab.training.trainer import PointsTrainer, StepCallback, training_arguments
 
 MEASURED = (
     *("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "phases", "num_alloc_retries", "num_ooms"),
@@ -50,7 +50,7 @@ def run_points(folders: Sequence[RunFolder], rank: int) -> int:
     """
     launch = None
     try:
-        launch = Launch(folders, rank)
+        launch = RankLaunch(folders, rank)
         launch.run()
     except BaseException as error:
         traceback.print_exc()
@@ -60,7 +60,7 @@ def run_points(folders: Sequence[RunFolder], rank: int) -> int:
     return 0
 
 
-class Launch:
+class RankLaunch:
     """The points that a rank measures one after another. ``session``: of the meters, one for all points. ``file``: of
     the rank, in the folder of the point that runs. ``live``: the meter of a CPU; ``None`` on a GPU."""
 
@@ -102,7 +102,7 @@ class Launch:
         shapes, world_size = [point.shape for point in self.points], int(os.environ["WORLD_SIZE"])
         batches = Batches(self.model, self.config, shapes, self.rank, world_size)
         trainer = PointsTrainer(self.model, arguments, batches, on_loss=lambda loss: self.point.losses.append(loss))
-        trainer.add_callback(Steps(self, trainer))
+        trainer.add_callback(StepCallback(self, trainer))
         trainer.train()
 
     def describe_point(self) -> None:

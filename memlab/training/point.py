@@ -10,7 +10,7 @@ import torch
 from memlab.core.config import Config
 from memlab.meters.driver_readings import ask_nvml, index_in_nvml
 from memlab.meters.nvml import Nvml
-from memlab.meters.options import PROFILED_STEPS, PROFILER_WARMUP, Options
+from memlab.meters.options import PROFILED_STEPS, PROFILER_WARMUP, MeterOptions
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import highest
 from memlab.training.data import Shape
@@ -62,13 +62,13 @@ class Point:
         batch = self.config.batch
         return Shape(batch.micro, self.config.seq_len.tokens, batch.accumulation * self.num_steps)
 
-    def options(self, is_first: bool) -> Options:
+    def options(self, is_first: bool) -> MeterOptions:
         """Return what the meters are to do. ``is_first``: the point is the first of its launch. Its record has the time
         that the start of the launch took. It alone has a memory history, which slows every allocation: from before the
         rank uses its GPU until the end of the warm-up."""
         measure = self.config.measure
         has_history = is_first and measure.snapshot and self.config.hardware.device == "cuda"
-        return Options(
+        return MeterOptions(
             folder=str(self.folder),
             explain=measure.warmup if has_history else None,
             explain_ranks=tuple(measure.snapshot_ranks),

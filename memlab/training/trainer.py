@@ -29,7 +29,7 @@ class PointsTrainer(Trainer):
 
 
 class Steppable(Protocol):
-    """Receiver of the calls of :class:`Steps`: a launch, or its stand-in in a shadow run."""
+    """Receiver of the calls of :class:`StepCallback`: a launch, or its stand-in in a shadow run."""
 
     def engine_is_ready(self, engine: torch.nn.Module) -> None: ...
 
@@ -38,7 +38,7 @@ class Steppable(Protocol):
     def step_end(self) -> None: ...
 
 
-class Steps(TrainerCallback):
+class StepCallback(TrainerCallback):
     """Callback that tells when training and each step begin, and when a step ends."""
 
     def __init__(self, receiver: Steppable, trainer: Trainer):

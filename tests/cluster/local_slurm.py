@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from memlab.launch.command import free_port
+from memlab.launch.launcher_line import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 ADMIN_PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"

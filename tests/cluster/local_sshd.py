@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support import ADMIN_PATH, wait_until
 
-from memlab.launch.command import free_port
+from memlab.launch.launcher_line import free_port
 
 PROGRAMS = ("sshd", "ssh-keygen")
 

@@ -12,7 +12,7 @@ from memlab.core.plan import Plan
 from memlab.simulator.trace.events import Alloc, BeginPhase, Free
 from memlab.simulator.trace.memory_kinds import KERNEL_SCRATCH
 from memlab.simulator.trace.trace_format import Trace
-from memlab.training.simulated.process import Task, TraceKey, run_shadow
+from memlab.training.simulated.shadow_process import Task, TraceKey, run_shadow
 
 COMPARED = ("model_build", "first_forward", "first_backward", "forward", "backward")
 

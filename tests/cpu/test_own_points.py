@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from memlab.training.launch import Launch
+from memlab.training.launch import RankLaunch
 
 pytestmark = pytest.mark.cpu
 
@@ -12,9 +12,9 @@ ERROR = ValueError("odd")
 
 
 @pytest.fixture
-def launch() -> Launch:
+def launch() -> RankLaunch:
     """A launch in its second point, with what was written, and the options of what began."""
-    launch = Launch.__new__(Launch)
+    launch = RankLaunch.__new__(RankLaunch)
     launch.written, launch.begun = [], []
     point = SimpleNamespace(has_begun=True, is_measured=False, num_measured=5, options=lambda is_first: is_first)
     launch.points, launch.index = [point, point], 1

@@ -13,7 +13,7 @@ from memlab.core.config import Config
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.plan import make_plan
 from memlab.core.record import RankResult
-from memlab.launch.command import free_port
+from memlab.launch.launcher_line import free_port
 from memlab.launch.user_command.found_config import found_config
 from memlab.launch.user_command.measure import beside
 

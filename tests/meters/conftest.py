@@ -13,7 +13,7 @@ import pytest
 from interpreter import PYTHON
 
 from memlab.meters.install import environment, install
-from memlab.meters.options import Options
+from memlab.meters.options import MeterOptions
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node")
 
@@ -57,7 +57,7 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Measured]
         (place / "script.py").write_text(code)
         folder = place / "run"
         folder.mkdir()
-        options = Options(str(folder), steps=steps, started_at=time.time(), profile=profile)
+        options = MeterOptions(str(folder), steps=steps, started_at=time.time(), profile=profile)
         prepare(install(folder, options) / "memlab_attach" / "meters")
         launcher = (*TORCHRUN, str(ranks)) if ranks > 1 else ()
         done = subprocess.run(

@@ -10,8 +10,8 @@ import torch
 
 from memlab.core.sizes import MIB
 from memlab.meters import keepers
-from memlab.meters.batches import Size
-from memlab.meters.growth import Growth, growth_of
+from memlab.meters.batches import BatchSize
+from memlab.meters.growth import GrowthWatch, growth_of
 from memlab.meters.source_lines import loops_around, passes_of, uses_of
 from memlab.meters.steps import Step
 
@@ -29,13 +29,13 @@ def output(monkeypatch):
 
 @pytest.fixture
 def growth():
-    return Growth(find_end=lambda: None)
+    return GrowthWatch(find_end=lambda: None)
 
 
-def ends(growth: Growth, number: int, kept: int, length: int = 8) -> None:
+def ends(growth: GrowthWatch, number: int, kept: int, length: int = 8) -> None:
     """End a step after which ``kept`` outputs are there."""
     step = Step(number, begin=None)
-    step.add_batch(Size(samples=1, padded_length=length))
+    step.add_batch(BatchSize(samples=1, padded_length=length))
     step.peaks.end_requested_bytes = 100 * MIB + kept * EACH
     growth.step_ends(step)
 

@@ -5,7 +5,7 @@ import torch
 from fake_allocator import Allocator
 
 from memlab.meters.memory import Memory, Peaks, Reading
-from memlab.meters.options import Options
+from memlab.meters.options import MeterOptions
 from memlab.meters.phases import BACKWARD, ENGINE_INIT, OPTIMIZER_STEP
 from memlab.meters.session import Session
 
@@ -77,12 +77,12 @@ def test_what_the_script_resets_is_not_lost(allocator):
 def test_a_further_training_starts_over_with_what_was_before_its_first_step(allocator, monkeypatch):
     """A launch of several points: one model and one engine, then training after training."""
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    session = Session(Options("first", started_at=1.0), Memory())
+    session = Session(MeterOptions("first", started_at=1.0), Memory())
     forgotten: list[str] = []
     session.callbacks.starts_over = lambda: forgotten.append(session.options.folder)
     allocator.change(100)
     session.timeline.begin_base(None)
-    session.start_over(Options("first"))
+    session.start_over(MeterOptions("first"))
     build = session.figures.phases["model_build"]
     assert (build.peak_allocated_bytes, session.figures.total.peak_allocated_bytes) == (100, None)
     assert build.seconds > 0 and session.figures.total.host_peak_bytes == build.host_peak_bytes
@@ -91,7 +91,7 @@ def test_a_further_training_starts_over_with_what_was_before_its_first_step(allo
         allocator.change(20)
     session.steps_done, session.facts["version"] = 1, 2
     assert session.figures.total.peak_allocated_bytes == 120
-    session.start_over(Options("second"))
+    session.start_over(MeterOptions("second"))
     assert list(session.figures.phases) == ["model_build"] and session.figures.phases["model_build"].seconds == 0
     assert (session.steps_done, session.facts, forgotten) == (0, {"version": 2}, ["second"])
     with session.running(OPTIMIZER_STEP):
@@ -109,7 +109,7 @@ def test_while_counting_is_paused_the_peaks_stay(allocator):
 
 def test_what_an_optimizer_does_while_its_engine_is_made_is_no_step(allocator):
     """DeepSpeed's engine for 16 bits at stage 0 makes the optimizer's states by a step of its own."""
-    session, weight = Session(Options("folder"), Memory()), torch.nn.Parameter(torch.zeros(1))
+    session, weight = Session(MeterOptions("folder"), Memory()), torch.nn.Parameter(torch.zeros(1))
     session.timeline.is_marked_by_script = True
     optimizer = torch.optim.SGD([weight])
     session.optimizer_made(optimizer)

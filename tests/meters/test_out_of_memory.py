@@ -17,9 +17,9 @@ from fake_allocator import Allocator
 
 from memlab.meters import driver_readings, out_of_memory, snapshot_files
 from memlab.meters.memory import Reading
-from memlab.meters.options import Options
+from memlab.meters.options import MeterOptions
 from memlab.meters.out_of_memory import MARKS, SNAPSHOT, FailedRequest, OutOfMemoryKeeper
-from memlab.meters.phases import Piece
+from memlab.meters.phases import TimedPiece
 from memlab.meters.session import Session
 
 MIB = 1 << 20
@@ -196,7 +196,7 @@ def test_in_a_backward_the_node_is_named(keeper, tmp_path):
 
 def test_what_the_script_frees_after_it_is_freed_at_once(keeper):
     """A script that catches the failure tries a smaller batch: then the tensors of the first try must be gone."""
-    session = Session(Options("folder"), SimpleNamespace(turn=lambda: None))
+    session = Session(MeterOptions("folder"), SimpleNamespace(turn=lambda: None))
     session.callbacks.out_of_memory = lambda request, where: run_out(keeper, request)
 
     def too_large() -> weakref.ref:
@@ -234,9 +234,9 @@ def test_on_a_full_disk_the_one_before_stays(keeper, tmp_path, monkeypatch):
     assert written(tmp_path) == kept and sorted(tmp_path.iterdir()) == files
 
 
-def part(allocated: int, peak_allocated: int, peak_reserved: int) -> Piece:
+def part(allocated: int, peak_allocated: int, peak_reserved: int) -> TimedPiece:
     reading = Reading(0, 0, allocated, peak_allocated=peak_allocated, peak_reserved=peak_reserved)
-    return Piece("forward", reading, seconds=1.0, where=None, ends_phase=True)
+    return TimedPiece("forward", reading, seconds=1.0, where=None, ends_phase=True)
 
 
 def test_the_last_parts_of_the_run_are_remembered(keeper, tmp_path):
@@ -251,7 +251,7 @@ def test_the_last_parts_of_the_run_are_remembered(keeper, tmp_path):
 
 
 def test_threads_run_out_of_memory_one_after_the_other():
-    session, inside, most = Session(Options("folder"), SimpleNamespace(turn=lambda: None)), [], []
+    session, inside, most = Session(MeterOptions("folder"), SimpleNamespace(turn=lambda: None)), [], []
 
     def keeps(request: FailedRequest, where: str | None) -> None:
         inside.append(request)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from memlab.meters.options import Options
+from memlab.meters.options import MeterOptions
 from memlab.meters.script_objects import ScriptObjects
 from memlab.meters.session import Session
 
@@ -25,7 +25,7 @@ def test_an_optimizer_trains_its_parameters_and_an_engine_its_module_if_it_has_a
 
 
 def test_a_teacher_that_an_engine_holds_is_not_what_an_evaluation_is_about():
-    session = Session(Options("folder"), SimpleNamespace(turn=lambda: None))
+    session = Session(MeterOptions("folder"), SimpleNamespace(turn=lambda: None))
     teacher = torch.nn.Linear(2, 2)
     engine = Engine(module=teacher, basic_optimizer=None)
     session.objects.add_engine(engine)
@@ -45,11 +45,11 @@ def test_no_object_is_kept_alive():
 
 
 def test_a_new_measurement_forgets_the_objects_and_keeps_what_follows_its_events():
-    session = Session(Options("first"), SimpleNamespace(turn=lambda: None))
+    session = Session(MeterOptions("first"), SimpleNamespace(turn=lambda: None))
     steps: list[int] = []
     session.callbacks.step.append(lambda: steps.append(1))
     objects = session.objects
-    session.begin_anew(Options("second"))
+    session.begin_anew(MeterOptions("second"))
     for step_ended in session.callbacks.step:
         step_ended()
     assert steps == [1] and session.objects is not objects and session.options.folder == "second"

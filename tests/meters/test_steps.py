@@ -8,7 +8,7 @@ import pytest
 from memlab.meters import own_errors
 from memlab.meters.clock import mark
 from memlab.meters.memory import Reading
-from memlab.meters.options import Options
+from memlab.meters.options import MeterOptions
 from memlab.meters.phases import LOAD
 from memlab.meters.session import Session
 from memlab.meters.steps import Rows, Step
@@ -35,13 +35,13 @@ def test_a_clock_that_fails_does_not_end_the_script(monkeypatch):
             raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(own_errors, "noted", [])
-    session = Session(Options("folder", steps=3), BrokenMemory(turn=lambda: None))
+    session = Session(MeterOptions("folder", steps=3), BrokenMemory(turn=lambda: None))
     session.step_ends()
     assert own_errors.noted == ["Session.step_ends: RuntimeError: CUDA error: device-side assert triggered"]
 
 
 def test_the_end_that_steps_asks_for_reaches_the_script(monkeypatch):
-    session = Session(Options("folder", steps=3), SimpleNamespace(turn=lambda: None, device=None))
+    session = Session(MeterOptions("folder", steps=3), SimpleNamespace(turn=lambda: None, device=None))
     session.steps_done = 3
     with pytest.raises(SystemExit):
         session.step_ends()
@@ -57,7 +57,7 @@ def test_nothing_marks_the_device_before_the_first_step(monkeypatch):
 
     monkeypatch.setattr(own_errors, "noted", [])
     reading = Reading(host_rss=0, host_peak=0)
-    session = Session(Options("folder"), Memory(turn=lambda: reading))
+    session = Session(MeterOptions("folder"), Memory(turn=lambda: reading))
     with session.running(LOAD):
         pass
     assert own_errors.noted == []

@@ -6,7 +6,7 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
-from memlab.training.simulated.process import TraceKey
+from memlab.training.simulated.shadow_process import TraceKey
 from tests.shadow.traced_points import shadow_traces
 
 pytestmark = pytest.mark.shadow

@@ -10,7 +10,7 @@ from memlab.core.plan import make_plan
 from memlab.simulator.allocator import Options
 from memlab.simulator.trace.events import Alloc, BeginPhase, Free
 from memlab.simulator.trace.trace_format import Trace
-from memlab.training.simulated.process import TraceKey
+from memlab.training.simulated.shadow_process import TraceKey
 from tests.shadow.traced_points import shadow_traces
 
 pytestmark = pytest.mark.shadow

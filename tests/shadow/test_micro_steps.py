@@ -9,7 +9,7 @@ from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.prediction.traces.micro_steps import repeated, with_few
 from memlab.simulator.trace.trace_format import Trace
-from memlab.training.simulated.process import Task, TraceKey, run_shadow
+from memlab.training.simulated.shadow_process import Task, TraceKey, run_shadow
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(25)]
 

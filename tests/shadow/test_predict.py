@@ -15,7 +15,7 @@ from memlab.prediction.traces.store import traced_ranks
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 from memlab.simulator.trace.events import Alloc, EmptyCache
-from memlab.training.simulated.process import TraceKey
+from memlab.training.simulated.shadow_process import TraceKey
 from tests.shadow.traced_points import shadow_traces
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(85)]

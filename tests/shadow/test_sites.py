@@ -9,7 +9,7 @@ import pytest
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.simulator.trace.trace_format import Site
-from memlab.training.simulated.process import TraceKey
+from memlab.training.simulated.shadow_process import TraceKey
 from tests.shadow.traced_points import shadow_traces
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]

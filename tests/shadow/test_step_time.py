@@ -11,7 +11,7 @@ from memlab.prediction.time.work_by_phase import work_by_phase
 from memlab.prediction.traces import choose_traces
 from memlab.simulator.trace.trace_format import Trace
 from memlab.simulator.trace.work_items import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, PINNED, Copy, Item, KernelLaunch
-from memlab.training.simulated.process import Task, TraceKey, run_shadow
+from memlab.training.simulated.shadow_process import Task, TraceKey, run_shadow
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(35)]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from memlab.core.plan import Plan
 from memlab.simulator.trace.trace_format import Trace
-from memlab.training.simulated.process import Task, TraceKey, run_shadow
+from memlab.training.simulated.shadow_process import Task, TraceKey, run_shadow
 
 
 def shadow_traces(plan: Plan, keys: Sequence[TraceKey], folder: Path) -> dict[TraceKey, Trace]:

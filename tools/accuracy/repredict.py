@@ -8,7 +8,7 @@ from memlab.core.config import Config
 from memlab.core.grouping import grouped
 from memlab.core.plan import Plan, engine_key, make_plan, shape_of
 from memlab.core.record import Record
-from memlab.prediction.limits import unpredictable
+from memlab.prediction.not_predicted import unpredictable
 from memlab.prediction.prediction import predict_launch
 from memlab.prediction.traces.choose_traces import trace_missing
 

@@ -11,7 +11,7 @@ from memlab.prediction.memory.rank_results import estimate
 from memlab.prediction.time.calibrate import Calibrations, resolve
 from memlab.prediction.time.step_time import predict_step_time
 from memlab.simulator.trace.trace_format import Trace
-from memlab.training.simulated.process import Task, TraceKey, run_shadow
+from memlab.training.simulated.shadow_process import Task, TraceKey, run_shadow
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,13 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedPart:
     """The same part of the memory in several runs or at several moments, in bytes. ``parts``: the one that differs most
     first."""
 
     name: str
     sizes: tuple[int, ...]
-    parts: tuple["Row", ...] = ()
+    parts: tuple["ComparedPart", ...] = ()
 
     @property
     def change(self) -> int:
@@ -50,13 +50,13 @@ class Row:
         return max(max(self.sizes) - min(self.sizes), *(part.spread for part in self.parts), 0)
 
 
-def side_by_side(trees: Sequence[Share]) -> Row:
+def side_by_side(trees: Sequence[Share]) -> ComparedPart:
     """Put trees side by side. Parts of the same name are one row; a part that a tree lacks is 0 there."""
     names = dict.fromkeys(part.name for tree in trees for part in tree.parts)
     by_name = [{part.name: part for part in tree.parts} for tree in trees]
     rows = [side_by_side([parts.get(name, Share(name, 0)) for parts in by_name]) for name in names]
     rows.sort(key=lambda row: (-row.spread, -max(row.sizes)))
-    return Row(trees[-1].name, tuple(tree.nbytes for tree in trees), tuple(rows))
+    return ComparedPart(trees[-1].name, tuple(tree.nbytes for tree in trees), tuple(rows))
 
 
 def used(moment: Moment, outside: Sequence[Share], driver: int | None) -> Share:

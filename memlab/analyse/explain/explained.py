@@ -6,7 +6,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from memlab.analyse.explain.accounting import UNEXPLAINED, Share, used
-from memlab.analyse.explain.out_of_memory import OutOfMemory, failed_replay
+from memlab.analyse.explain.out_of_memory import OutOfMemoryExplained, failed_replay
 from memlab.analyse.explain.outside import Device, ModelledDevice
 from memlab.analyse.explain.phases import PhaseRun, highest_runs, parts_of
 from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER
@@ -77,7 +77,7 @@ class Explained:
     peak: Moment
     at: Position
     phases: tuple[PhaseRun, ...]
-    oom: OutOfMemory | None = None
+    oom: OutOfMemoryExplained | None = None
     has_history: bool = True
     most_reserved: tuple[Moment, Position] | None = None
     growth: GrowthOfRun | None = None
@@ -120,7 +120,7 @@ def explain_ranks(explained: Mapping[int, Callable[[], Explained]]) -> tuple[lis
 
 
 def explain_history(
-    source: str, history: History, device: Device, begin: int = 0, oom: OutOfMemory | None = None
+    source: str, history: History, device: Device, begin: int = 0, oom: OutOfMemoryExplained | None = None
 ) -> Explained:
     """Find the peak, which is the first event from ``begin`` on after which most is allocated, and explain it.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from memlab.analyse.explain.explained import Explained, History
 from memlab.analyse.explain.explained_run import ExplainedRun
-from memlab.analyse.explain.placements import Timeline, timeline
+from memlab.analyse.explain.placements import MemoryTimeline, timeline
 from memlab.core.basis import BOUND, CALIBRATED
 from memlab.core.errors import RecordError
 from memlab.core.grouping import grouped
@@ -354,7 +354,7 @@ def _nanoseconds(second: float) -> int:
     return round(1e9 * second)
 
 
-def _counters(rank: int, second: float, memory: Timeline, event: int) -> Iterator[Event]:
+def _counters(rank: int, second: float, memory: MemoryTimeline, event: int) -> Iterator[Event]:
     for name, values in (("allocated", memory.allocated), ("reserved", memory.reserved)):
         args = {"bytes": values[event]}
         yield {"ph": "C", "name": name, "pid": rank, "ts": _microseconds(second), "args": args}

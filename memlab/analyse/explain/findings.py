@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from memlab.analyse.explain.accounting import ALL_MODULES, layers_together
 from memlab.analyse.explain.explained import Explained
-from memlab.analyse.explain.growth import Growth, growth_in_evaluation, growth_over_steps
+from memlab.analyse.explain.growth import GrowingPlace, growth_in_evaluation, growth_over_steps
 from memlab.analyse.explain.outside import RANKS
 from memlab.core.grouping import grouped
 from memlab.core.record_schema import GrowthOfRun
@@ -106,7 +106,7 @@ def growth(trace: Trace, of_run: GrowthOfRun | None = None) -> list[Finding]:
     return [replace(over_steps, grown=of_run), *(each for each in found if each.name != GROWS_OVER_STEPS)]
 
 
-def _of_growth(name: str, places: Sequence[Growth]) -> Finding:
+def _of_growth(name: str, places: Sequence[GrowingPlace]) -> Finding:
     """Join what grows into one finding, with the place that grows most."""
     most, modules = places[0], Counter[str]()
     for growth in places:

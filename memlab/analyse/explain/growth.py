@@ -21,7 +21,7 @@ MOST_OF_IT = 0.75
 """Least share of the memory that all batches so far would hold, if each held as much for its size as the first one."""
 
 
-class Growth(NamedTuple):
+class GrowingPlace(NamedTuple):
     """Memory from one place, of any module and shape, that grows ``times`` times. ``nbytes``: each time, on average;
     ``modules``: module -> bytes of ``nbytes``, the largest first."""
 
@@ -40,7 +40,7 @@ class _Block(NamedTuple):
     end: int
 
 
-def growth_over_steps(trace: Trace) -> list[Growth]:
+def growth_over_steps(trace: Trace) -> list[GrowingPlace]:
     """Return what each step after the first one requests and nothing frees until the end of the last step.
 
     Empty if there are fewer than ``LEAST_STEPS`` steps.
@@ -63,7 +63,7 @@ def growth_over_steps(trace: Trace) -> list[Growth]:
     return _largest_first(found)
 
 
-def growth_in_evaluation(trace: Trace) -> list[Growth]:
+def growth_in_evaluation(trace: Trace) -> list[GrowingPlace]:
     """Return what grows from batch to batch of an evaluation, in the evaluation with the most growth.
 
     A batch begins where the first large request of the evaluation comes again from the same code.
@@ -73,7 +73,7 @@ def growth_in_evaluation(trace: Trace) -> list[Growth]:
     return max(found, key=lambda grown: sum(each.nbytes for each in grown), default=[])
 
 
-def _over_batches(trace: Trace, part: Part) -> list[Growth]:
+def _over_batches(trace: Trace, part: Part) -> list[GrowingPlace]:
     blocks = list(_blocks(trace, part.begin, part.end))
     if not blocks:
         return []
@@ -107,15 +107,15 @@ def _grows(held: Sequence[int], sizes: Sequence[int]) -> bool:
     return all(held[index] >= MOST_OF_IT * each * until[index] for index in range(start + 1, len(held)))
 
 
-def _growth(place: Site, blocks: Sequence[_Block], times: int) -> Growth:
+def _growth(place: Site, blocks: Sequence[_Block], times: int) -> GrowingPlace:
     modules: Counter[str] = Counter()
     for block in blocks:
         modules[block.site.module] += block.nbytes
     of_modules = tuple((module, nbytes // times) for module, nbytes in modules.most_common())
-    return Growth(place, modules.total() // times, times, of_modules)
+    return GrowingPlace(place, modules.total() // times, times, of_modules)
 
 
-def _largest_first(found: Iterable[Growth]) -> list[Growth]:
+def _largest_first(found: Iterable[GrowingPlace]) -> list[GrowingPlace]:
     return sorted((each for each in found if each.nbytes >= LEAST_GROWTH), key=lambda growth: -growth.nbytes)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from memlab.analyse.explain.accounting import Share
 from memlab.analyse.explain.phases import Part, parts_of
-from memlab.analyse.explain.snapshot_trace import FailedRequest, PartEnd
+from memlab.analyse.explain.snapshot_trace import LastRequest, PartEnd
 from memlab.core.sizes import MIB
 from memlab.prediction.memory.ledger import Moment
 from memlab.simulator.allocator import RecordingAllocator
@@ -21,7 +21,7 @@ LEAST = MIB
 """Least size of a request that is told, in bytes."""
 
 
-class Action(Enum):
+class MemoryAction(Enum):
     REQUESTED = "requested"
     FREED = "freed"
     GIVEN_BACK = "given back to the device"
@@ -32,7 +32,7 @@ class LastEvent:
     """``site``: of the request; ``None`` for segments that the allocator gave back. ``seconds``: before the failure;
     ``None`` if no clock is known."""
 
-    action: Action
+    action: MemoryAction
     nbytes: int
     site: Site | None
     seconds: float | None
@@ -51,14 +51,14 @@ class LastPart(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OutOfMemory:
+class OutOfMemoryExplained:
     """Sizes in bytes. ``part``: of the run, in which the request failed. ``holes``: free pieces in the allocator's
     segments, the largest first; segments without a block in use had gone back to the device. ``moment``: who held what
     when the request failed, and ``used``: the memory of the device then, as a tree. ``last``: in order; without a
     recorded history empty, and ``last_parts`` are known instead. ``times``: how often the rank ran out of memory; this
     is the last time. ``goes_on``: whether the run went on after it."""
 
-    request: FailedRequest
+    request: LastRequest
     part: Part
     holes: tuple[int, ...]
     moment: Moment
@@ -81,16 +81,16 @@ class OutOfMemory:
 
 def failed_replay(
     trace: Trace, reserved: Sequence[int], moment: Moment, used: Share, allocator: RecordingAllocator
-) -> OutOfMemory:
+) -> OutOfMemoryExplained:
     """Describe the request that ended a replay. ``reserved``: after each event before it, in bytes. ``moment``,
     ``used`` and ``allocator``: as the request left them."""
     request = trace.events[moment.event]
     assert isinstance(request, Alloc)
-    failed = FailedRequest(request.nbytes, allocator.capacity - allocator.reserved, trace.sites[request.site])
+    failed = LastRequest(request.nbytes, allocator.capacity - allocator.reserved, trace.sites[request.site])
     free = (block.size for blocks in allocator.segments() for block in blocks if block.is_free)
     part = parts_of(trace, moment.event + 1)[-1]
     last = last_events(replace(trace, events=trace.events[: moment.event]), reserved)
-    return OutOfMemory(failed, part, tuple(sorted(free, reverse=True)), moment, used, last)
+    return OutOfMemoryExplained(failed, part, tuple(sorted(free, reverse=True)), moment, used, last)
 
 
 def last_parts(ends: Sequence[PartEnd], failed_at_us: float) -> tuple[LastPart, ...]:
@@ -121,10 +121,10 @@ def last_events(
         event = events[index]
         seconds = None if seconds_before is None else seconds_before[index]
         if isinstance(event, EmptyCache):  # also by the allocator itself, before it gives up
-            found.append(LastEvent(Action.GIVEN_BACK, reserved[index - 1] - reserved[index], None, seconds))
+            found.append(LastEvent(MemoryAction.GIVEN_BACK, reserved[index - 1] - reserved[index], None, seconds))
         elif isinstance(event, Alloc | Free):
             of = requests[event.key]
-            action = Action.REQUESTED if isinstance(event, Alloc) else Action.FREED
+            action = MemoryAction.REQUESTED if isinstance(event, Alloc) else MemoryAction.FREED
             if of.nbytes >= LEAST:
                 found.append(LastEvent(action, of.nbytes, trace.sites[of.site], seconds))
         if len(found) == LAST:

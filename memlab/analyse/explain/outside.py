@@ -51,7 +51,7 @@ MAKES_HANDLE = "getCurrentCUDABlasHandle"
 (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
 
 
-class Reading(NamedTuple):
+class OutsideReading(NamedTuple):
     """Sizes in bytes. ``phase``, ``module``, ``call``: what ran since the reading before.
 
     ``outside``: on the whole GPU, less ``reserved``, which torch's allocator held. ``others``: id of each other process
@@ -75,7 +75,7 @@ class Readings:
     tells of, by id; ``None``: not known. ``gpu``: NVML's index of the GPU; ``None``: not known."""
 
     before: tuple[int, Mapping[str, int]] | None
-    readings: Sequence[Reading]
+    readings: Sequence[OutsideReading]
     gpu: int | None = None
 
 
@@ -106,7 +106,7 @@ class Outside:
         """Return the index of the reading that is nearest to a moment: of two, the later one from halfway on."""
         return bisect_right(self.changes, time_us)
 
-    def _grew(self, last: Reading | None, now: Reading) -> Iterable[tuple[tuple[str, ...], int]]:
+    def _grew(self, last: OutsideReading | None, now: OutsideReading) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what appeared since the last reading: the names from part to sub-part, and bytes."""
         if last is None and self._before is None and now.others is None:
             yield (f"{_context(now)[0]} and {PROCESSES}",), now.outside
@@ -116,7 +116,7 @@ class Outside:
         what = _context(now) if last is None else self._what_ran(last, now)
         yield what, now.outside - (last.outside if last else 0) - sum(nbytes for _, nbytes in others)
 
-    def _others(self, last: Reading | None, now: Reading) -> Iterable[tuple[tuple[str, ...], int]]:
+    def _others(self, last: OutsideReading | None, now: OutsideReading) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what other processes use more than at the last reading, or all of it if there was none."""
         before: Mapping[str, int] | None = {}
         after = now.others
@@ -132,7 +132,7 @@ class Outside:
                 names = (PROCESSES,) if rank is None else (RANKS, f"rank {rank}")
                 yield names, after.get(process, 0) - before.get(process, 0)
 
-    def _what_ran(self, last: Reading, now: Reading) -> tuple[str, ...]:
+    def _what_ran(self, last: OutsideReading, now: OutsideReading) -> tuple[str, ...]:
         part = next((part for call, part in NAMED_CALLS.items() if (now.call or "").startswith(call)), None)
         if now.call is not None and part != CUDNN and now.call not in MAKES_CONTEXT:
             return part or NCCL, f"{_in_words(now.call)}, in {_place(now)}"
@@ -161,7 +161,7 @@ def _in_words(call: str) -> str:
     return f"{COLLECTIVES.get(function, function)} of {group_in_words(group, int(ranks))}"
 
 
-def _context(reading: Reading) -> tuple[str, ...]:
+def _context(reading: OutsideReading) -> tuple[str, ...]:
     if reading.call == ALL_AT_ONCE:
         return (NOT_TOLD_APART,)
     has_run = reading.call == SET_DEVICE and reading.reserved  # something, on another device or this one
@@ -169,7 +169,7 @@ def _context(reading: Reading) -> tuple[str, ...]:
     return (CONTEXT,) if alone else (CONTEXT, f"with all that came in {_place(reading)}")
 
 
-def _place(reading: Reading) -> str:
+def _place(reading: OutsideReading) -> str:
     return ": ".join(filter(None, (reading.phase or "no phase", reading.module)))
 
 

@@ -46,7 +46,7 @@ class PhaseRun:
     end: Moment
 
 
-class Change(NamedTuple):
+class KindChange(NamedTuple):
     """Memory of one kind over a run of a phase, in bytes: at its start, its peak and its end."""
 
     kind: str
@@ -65,11 +65,11 @@ class Change(NamedTuple):
         return max(0, min(self.added, self.end - self.start))
 
 
-def changes(run: PhaseRun) -> list[Change]:
+def changes(run: PhaseRun) -> list[KindChange]:
     """Return the change of each kind over a run of a phase, what it added most of first."""
     start, peak, end = (by_kind(moment.holdings) for moment in (run.start, run.peak, run.end))
     kinds = dict.fromkeys([*peak, *start, *end])
-    found = [Change(kind, start.get(kind, 0), peak.get(kind, 0), end.get(kind, 0)) for kind in kinds]
+    found = [KindChange(kind, start.get(kind, 0), peak.get(kind, 0), end.get(kind, 0)) for kind in kinds]
     return sorted(found, key=lambda change: -change.added)
 
 

@@ -39,7 +39,7 @@ ROUNDING = "rounding of blocks in use"
 
 
 @dataclass(frozen=True)
-class Timeline:
+class MemoryTimeline:
     """Memory after each event of a trace, in bytes. An out-of-memory ends the lists before the trace ends.
 
     ``seconds``: when each event happened, from the first one on; ``None`` if no clock is known. ``parts``: in order,
@@ -71,11 +71,13 @@ class Timeline:
         return sorted(found)
 
 
-def timeline(rank: Explained) -> Timeline:
+def timeline(rank: Explained) -> MemoryTimeline:
     """Replay the trace of a rank. The peak is the one of its explanation."""
     history = rank.history
     allocated, reserved = history.sizes()
-    return Timeline(allocated, reserved, history.seconds, parts_of(history.trace, len(allocated)), rank.peak.event)
+    return MemoryTimeline(
+        allocated, reserved, history.seconds, parts_of(history.trace, len(allocated)), rank.peak.event
+    )
 
 
 def by_kind(trace: Trace, events: Sequence[int], allocated: Sequence[int]) -> dict[str, list[int]]:
@@ -88,7 +90,7 @@ def by_kind(trace: Trace, events: Sequence[int], allocated: Sequence[int]) -> di
 
 
 @dataclass
-class Block:
+class PlacedBlock:
     """A request and the block that served it. ``nbytes``: as requested; ``size``: of the block, in bytes.
 
     ``freed``: the event by which the program freed it; ``reusable``: the one by which no side stream used it any more.
@@ -104,7 +106,7 @@ class Block:
 
 
 @dataclass
-class Segment:
+class PlacedSegment:
     """Memory that the device gave to the allocator: a segment of fixed size, or mapped pages of an expandable one.
 
     ``base``: address at which an expandable segment begins; of a fixed one, its own address. ``page``: bytes that an
@@ -128,10 +130,10 @@ class Placements:
 
     def __init__(self, trace: Trace, allocator: RecordingAllocator):
         self.events = 0
-        self.blocks: list[Block] = []
-        self.segments: list[Segment] = []
-        self._in_use: dict[int, Block] = {}  # by address
-        self._mapped: dict[int, Segment] = {}  # by address
+        self.blocks: list[PlacedBlock] = []
+        self.segments: list[PlacedSegment] = []
+        self._in_use: dict[int, PlacedBlock] = {}  # by address
+        self._mapped: dict[int, PlacedSegment] = {}  # by address
         self._end = len(trace.events)  # of what has no end yet
         allocated = allocator.allocated
         for event, _ in zip(trace.events, replayed(trace, allocator), strict=False):
@@ -139,7 +141,9 @@ class Placements:
                 if action.name == "alloc":
                     assert isinstance(event, Alloc)
                     size = allocator.allocated - allocated
-                    block = Block(event.site, action.nbytes, size, action.address, self.events, self._end, self._end)
+                    block = PlacedBlock(
+                        event.site, action.nbytes, size, action.address, self.events, self._end, self._end
+                    )
                     self._in_use[action.address] = block
                     self.blocks.append(block)
                 else:
@@ -161,11 +165,11 @@ class Placements:
             case "segment_alloc" | "segment_map":
                 page = 0 if action.base is None else action.page
                 base = action.address if action.base is None else action.base
-                self._add(Segment(action.address, action.nbytes, base, page, index, self._end))
+                self._add(PlacedSegment(action.address, action.nbytes, base, page, index, self._end))
             case "segment_free" | "segment_unmap":
                 self._remove(action.address, action.address + action.nbytes, index)
 
-    def _add(self, segment: Segment) -> None:
+    def _add(self, segment: PlacedSegment) -> None:
         self._mapped[segment.address] = segment
         self.segments.append(segment)
 
@@ -179,4 +183,4 @@ class Placements:
             behind = segment.address + segment.size
             for address, end in ((segment.address, min(start, behind)), (max(stop, segment.address), behind)):
                 if end > address:
-                    self._add(Segment(address, end - address, segment.base, segment.page, index, self._end))
+                    self._add(PlacedSegment(address, end - address, segment.base, segment.page, index, self._end))

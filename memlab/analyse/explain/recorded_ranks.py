@@ -14,8 +14,8 @@ from typing import Any, TypedDict
 
 from memlab.analyse.explain.accounting import used
 from memlab.analyse.explain.explained import Explained, History, explain_history
-from memlab.analyse.explain.out_of_memory import OutOfMemory, last_events, last_parts
-from memlab.analyse.explain.outside import Device, MeasuredDevice, Outside, Reading, Readings, handles_made
+from memlab.analyse.explain.out_of_memory import OutOfMemoryExplained, last_events, last_parts
+from memlab.analyse.explain.outside import Device, MeasuredDevice, Outside, OutsideReading, Readings, handles_made
 from memlab.analyse.explain.phases import parts_of
 from memlab.analyse.explain.snapshot import Snapshot, read_snapshot
 from memlab.analyse.explain.snapshot_trace import Marks, MeasuredTrace, PartEnd, trace_of
@@ -101,7 +101,7 @@ class MarksFile(_OutOfMemoryMarks):
 
 
 @dataclass(frozen=True)
-class Driver:
+class ToldByDriver:
     """What the driver told a rank. ``pid``: of its process. ``device``: its index of the GPU that it used at the end.
     ``readings``: index of a GPU on which it had a context -> what was read there."""
 
@@ -113,7 +113,7 @@ class Driver:
         return self.readings.get(device, Readings(None, []))
 
 
-def read_marks(path: Path) -> tuple[Marks, Driver]:
+def read_marks(path: Path) -> tuple[Marks, ToldByDriver]:
     """Read the marks, and the readings of the driver's figure.
 
     Raises :class:`RecordError` for a file of another form.
@@ -135,7 +135,7 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
         )
         pid = str(values["outside"]["pid"])
         readings = {int(index): _readings(each, pid) for index, each in values["outside"]["devices"].items()}
-        return marks, Driver(pid, values["device"], readings)
+        return marks, ToldByDriver(pid, values["device"], readings)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
 
@@ -146,8 +146,8 @@ def _readings(values: dict[str, Any], pid: str) -> Readings:
     return Readings(first, [_reading(reading, pid) for reading in values["readings"]], values["gpu"])
 
 
-def _reading(values: dict[str, Any], pid: str) -> Reading:
-    return Reading(
+def _reading(values: dict[str, Any], pid: str) -> OutsideReading:
+    return OutsideReading(
         phase=values["phase"] or "",
         module=values["module"],
         call=values["call"],
@@ -251,7 +251,7 @@ class RecordedRanks:
 
 def _out_of_memory(
     measured: MeasuredTrace, snapshot: Snapshot, device: Device, allocator: RecordingAllocator
-) -> OutOfMemory | None:
+) -> OutOfMemoryExplained | None:
     if measured.failed is None:
         return None
     end = len(measured.trace.events) - 1
@@ -265,4 +265,4 @@ def _out_of_memory(
     before = None if failed_at is None or seconds is None else [failed_at - second for second in seconds]
     last = last_events(measured.trace, measured.reserved, before)
     tree = used(moment, device.outside(end), device.driver(end))
-    return OutOfMemory(measured.failed, part, holes, moment, tree, last)
+    return OutOfMemoryExplained(measured.failed, part, holes, moment, tree, last)

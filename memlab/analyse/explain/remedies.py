@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from memlab.analyse.explain import accounting
-from memlab.analyse.explain.accounting import Row
+from memlab.analyse.explain.accounting import ComparedPart
 from memlab.analyse.explain.explained import Explained, explain_prediction, explain_ranks, fullest
 from memlab.core.record import PREDICTED, Record
 from memlab.core.sizes import UNLIMITED
@@ -18,7 +18,7 @@ from memlab.prediction.time.step_time import StepTime, predict_step_time, predic
 
 
 @dataclass(frozen=True)
-class Peaks:
+class RunPeaks:
     """Peaks in bytes, each of the highest rank. ``used``: reserved memory, and what is outside the allocator."""
 
     allocated: int
@@ -27,7 +27,7 @@ class Peaks:
 
 
 @dataclass(frozen=True)
-class Needs(Peaks):
+class NeededPeaks(RunPeaks):
     """What a run needs on a GPU of any size: bytes of the rank that needs the most.
 
     ``host``: of the process. ``verdict``: on the GPU of the hardware entry. ``step``: ``None`` if the time is not
@@ -47,8 +47,8 @@ class Remedy:
 
     change: str
     price: str
-    needs: Needs | str
-    blocks: Row | None = None
+    needs: NeededPeaks | str
+    blocks: ComparedPart | None = None
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Remedies:
     ``tried``: the change that saves the most memory first, those without a prediction last. ``not_tried``: further
     changes that could save memory."""
 
-    base: Needs
-    measured: Peaks | None
+    base: NeededPeaks
+    measured: RunPeaks | None
     tried: list[Remedy]
     not_tried: list[str]
 
@@ -94,7 +94,7 @@ def held_at_the_peak(rank: Explained) -> dict[str, int]:
     return {**kinds, SLACK: rank.peak.slack.total}
 
 
-def needs_of(run: PredictedRun) -> Needs:
+def needs_of(run: PredictedRun) -> NeededPeaks:
     """Replay the traces of a run, without and with the limit of its GPU."""
     config, calibrations = run.config, resolve(run.config)
     found = needs(config, list(run.traces.values()), calibrations.host)
@@ -106,10 +106,10 @@ def needs_of(run: PredictedRun) -> Needs:
         else predict_step_time(config, run.traces, calibrations.step)
     )
     reserved = found.used - gpu_memory(config, run.traces.values()).outside
-    return Needs(rank.peak.allocated, reserved, found.used, found.host, found.verdict, step, rank)
+    return NeededPeaks(rank.peak.allocated, reserved, found.used, found.host, found.verdict, step, rank)
 
 
-def _remedy(change: Change, run: PredictedRun | str, base: Needs) -> Remedy:
+def _remedy(change: Change, run: PredictedRun | str, base: NeededPeaks) -> Remedy:
     if isinstance(run, str):
         return Remedy(change.told, change.price, run)
     changed = needs_of(run)
@@ -117,8 +117,8 @@ def _remedy(change: Change, run: PredictedRun | str, base: Needs) -> Remedy:
     return Remedy(change.told, change.price, changed, accounting.side_by_side(kinds))
 
 
-def _measured(record: Record) -> Peaks | None:
+def _measured(record: Record) -> RunPeaks | None:
     if record.source == PREDICTED or record.status != "ok":
         return None
     keys = ("peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
-    return Peaks(*(max(rank[key] or 0 for rank in record.ranks) for key in keys))
+    return RunPeaks(*(max(rank[key] or 0 for rank in record.ranks) for key in keys))

@@ -58,7 +58,7 @@ class LiveBlock(NamedTuple):
     stack: Stack
 
 
-class Segment(NamedTuple):
+class SnapshotSegment(NamedTuple):
     """Memory that the device gave to the allocator as a whole, for the requests of one stream."""
 
     address: int
@@ -79,7 +79,7 @@ class Snapshot:
     settings: dict[str, Any]
     slack: Slack = NO_SLACK
     free: tuple[int, ...] = ()
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[SnapshotSegment, ...] = ()
     device: int = 0
     elsewhere: Mapping[int, int] = field(default_factory=dict)
 
@@ -191,9 +191,9 @@ def _total(segment: Mapping[str, Any]) -> int:
     return _whole(segment["total_size"], "total_size")
 
 
-def _segment(segment: Mapping[str, Any]) -> Segment:
+def _segment(segment: Mapping[str, Any]) -> SnapshotSegment:
     stream = _of(int, segment.get("stream", 0), "stream")
-    return Segment(_whole(segment["address"], "address"), _total(segment), stream)
+    return SnapshotSegment(_whole(segment["address"], "address"), _total(segment), stream)
 
 
 def _blocks(segment: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TypedDict
 
-from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, Entry, Frame, LiveBlock, Segment, Snapshot, Stack
+from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, Entry, Frame, LiveBlock, Snapshot, SnapshotSegment, Stack
 from memlab.core.grouping import grouped
 from memlab.core.sizes import MIB
 from memlab.core.value_types import Bytes, Count
@@ -176,7 +176,7 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class FailedRequest:
+class LastRequest:
     """The request with which memory ran out, in bytes. ``free_on_device``: by the driver, after the allocator had given
     back all segments that it could. ``seconds``: when, on the clock of the history; ``None`` if none is known."""
 
@@ -199,7 +199,7 @@ class MeasuredTrace:
     segments: Mapping[int, Sequence[int]]
     before: Before
     seconds: list[float] | None
-    failed: FailedRequest | None = None
+    failed: LastRequest | None = None
 
 
 def trace_of(snapshot: Snapshot, rank: int, world_size: int, marks: Marks = Marks()) -> MeasuredTrace:
@@ -266,10 +266,10 @@ class _Builder:
         segments = {size: [entry.address for entry in found] for size, found in new.items()}
         return MeasuredTrace(self.trace, after_each, segments, before, seconds, oom)
 
-    def _failed(self, entry: Entry) -> FailedRequest:
+    def _failed(self, entry: Entry) -> LastRequest:
         site = self.site_of(entry.stack, self._module_of(entry), self._phase())
         seconds = (entry.time_us - self.snapshot.entries[0].time_us) / 1e6
-        return FailedRequest(entry.nbytes, entry.address, site, seconds)
+        return LastRequest(entry.nbytes, entry.address, site, seconds)
 
     def _phase(self) -> str:
         """Return the phase of the running piece."""
@@ -371,11 +371,11 @@ def piece_and_module(label: str) -> tuple[int, str]:
     return (int(number), module) if number.isdecimal() and len(number) < 19 else (-1, "")
 
 
-def _segments_before(snapshot: Snapshot) -> list[Segment]:
+def _segments_before(snapshot: Snapshot) -> list[SnapshotSegment]:
     """Return the segments that were there when the recording began."""
     first = _first_at_each_address(snapshot.entries, "segment_alloc", "segment_free")
     freed = (entry for entry in first.values() if entry.action == "segment_free")
-    found = [Segment(entry.address, entry.nbytes, entry.stream) for entry in freed]
+    found = [SnapshotSegment(entry.address, entry.nbytes, entry.stream) for entry in freed]
     return [*found, *(segment for segment in snapshot.segments if segment.address not in first)]
 
 

@@ -11,7 +11,7 @@ from memlab.core.config import Config
 from memlab.core.errors import RecordError, ShadowError
 from memlab.core.record import PREDICTED, Record
 from memlab.meters.options import PROFILER
-from memlab.prediction.limits import unpredictable
+from memlab.prediction.not_predicted import unpredictable
 from memlab.prediction.time.calibrate import Calibration, resolve
 from memlab.prediction.time.clocks import LOWER_BOUND, has_clocks
 from memlab.prediction.time.step_intervals import busy_seconds, step_intervals
@@ -51,7 +51,7 @@ class StepByKind:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TimeComparison:
     """``usual_seconds``: the median of the run's own measured steps, which no profiler slowed; ``None`` if there are
     none. ``predicted``: ``None`` if the step cannot be predicted; then ``reason`` says why."""
 
@@ -66,7 +66,7 @@ class Comparison:
         return self.usual_seconds or (None if self.profiled is None else self.profiled.step_seconds)
 
 
-def compare(folder: RunFolder, predicted: RunFolder | None = None) -> Comparison:
+def compare(folder: RunFolder, predicted: RunFolder | None = None) -> TimeComparison:
     """Compare the profiled steps of a run with their prediction, or show the prediction of a predicted run.
 
     ``predicted``: the run folder of the prediction. Without it, memlab predicts the step of its own training; it does
@@ -76,7 +76,7 @@ def compare(folder: RunFolder, predicted: RunFolder | None = None) -> Comparison
     if record.source == PREDICTED:
         if predicted is not None:
             raise RecordError(f"{folder}: a prediction. Name the run that was measured first, then its prediction.")
-        return Comparison(None, None, *_predicted(folder, record))
+        return TimeComparison(None, None, *_predicted(folder, record))
     path = folder.operators_file(PROFILED_RANK)
     if not path.exists():
         raise RecordError(
@@ -89,10 +89,12 @@ def compare(folder: RunFolder, predicted: RunFolder | None = None) -> Comparison
         other = predicted.read_record()
         if other.source != PREDICTED:
             raise RecordError(f"{predicted}: measured. --time compares a measured run with a prediction.")
-        return Comparison(found, usual, *_predicted(predicted, other))
+        return TimeComparison(found, usual, *_predicted(predicted, other))
     if record.command is not None:
-        return Comparison(found, usual, None, "memlab does not run a command again: name the folder of its prediction")
-    return Comparison(found, usual, *_predicted(folder, record))
+        return TimeComparison(
+            found, usual, None, "memlab does not run a command again: name the folder of its prediction"
+        )
+    return TimeComparison(found, usual, *_predicted(folder, record))
 
 
 def _why_not(record: Record) -> str:

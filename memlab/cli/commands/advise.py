@@ -36,7 +36,7 @@ def _renamed(_: str) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from memlab.analyse.advise import Training, advise
+    from memlab.analyse.advise import TrainingGoal, advise
     from memlab.report.advice_text import show_advice
     from memlab.report.text import console
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     hardware = _hardware(words, arguments.config_dir) if words else Hardware()
     paths = [path for path in arguments.paths if path not in words]
     price = arguments.usd_per_gpu_hour
-    training = Training(
+    training = TrainingGoal(
         samples=arguments.samples,
         epochs=arguments.epochs,
         tokens=arguments.seq_len,

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from memlab.launch.user_command.measure import measure
-    from memlab.meters.options import PROFILED_STEPS, PROFILER_WARMUP, Options
+    from memlab.meters.options import PROFILED_STEPS, PROFILER_WARMUP, MeterOptions
     from memlab.report.details_text import show_answer
     from memlab.report.text import console
     from memlab.runs.folder import RunFolder
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.explain_oom and not arguments.explain:
         raise MemlabError("--explain-oom goes on with the recording of --explain: add --explain.")
     folder = RunFolder(arguments.output or new_folder(words))
-    options = Options(
+    options = MeterOptions(
         steps=arguments.steps,
         explain=arguments.explain,
         explain_ranks=tuple(arguments.explain_ranks),

@@ -16,7 +16,7 @@ from memlab.launch import preflight
 from memlab.planner.command_sweep import predictor_of
 from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_batches, rows_to_measure, single_changes
 from memlab.prediction.fit_outside import check_sizes
-from memlab.prediction.limits import unpredictable
+from memlab.prediction.not_predicted import unpredictable
 from memlab.prediction.time.calibrate import check_calibrations
 from memlab.report import plan_text
 from memlab.report.plan_text import PlanProgress, ending

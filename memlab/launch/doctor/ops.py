@@ -5,7 +5,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from memlab.core.finding import FAIL, OK, Finding
+from memlab.core.diagnosis import FAIL, OK, Diagnosis
 from memlab.core.plan import Plan
 from memlab.launch.outcome import tail
 from memlab.launch.process import Launch
@@ -65,7 +65,7 @@ def unbuilt_ops(plan: Plan) -> list[str]:
     return [op for op in needed_ops(plan) if not (folder / LIBRARIES[op] / f"{LIBRARIES[op]}.so").exists()]
 
 
-def build(op: str, plan: Plan, machine: Machine) -> Finding:
+def build(op: str, plan: Plan, machine: Machine) -> Diagnosis:
     """Build an op as a rank would, or load it if it is already built. Takes up to a few minutes."""
     subject = f"op {op}"
     with tempfile.TemporaryDirectory(prefix="memlab-build-") as folder:
@@ -74,11 +74,13 @@ def build(op: str, plan: Plan, machine: Machine) -> Finding:
         with Launch(command, rank_environment(plan, machine), ToLog(log)) as launch:
             ended = launch.wait(lambda: BUILD_TIMEOUT_S, linger=lambda: None, stop=threading.Event())
         if ended.returncode == 0:
-            return Finding(OK, subject, f"ready after {ended.seconds:.1f} s")
+            return Diagnosis(OK, subject, f"ready after {ended.seconds:.1f} s")
         sweep_stale_locks()  # a killed build leaves its lock
         if ended.how == "timeout":
-            return Finding(FAIL, subject, f"not built after {BUILD_TIMEOUT_S} s", "build it while the machine is idle")
-        return Finding(FAIL, subject, f"cannot be built: {_reason(log)}", "see the compiler and versions above")
+            return Diagnosis(
+                FAIL, subject, f"not built after {BUILD_TIMEOUT_S} s", "build it while the machine is idle"
+            )
+        return Diagnosis(FAIL, subject, f"cannot be built: {_reason(log)}", "see the compiler and versions above")
 
 
 def _reason(log: Path) -> str:

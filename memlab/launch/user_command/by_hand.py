@@ -13,7 +13,7 @@ from memlab.launch.process import Ended
 from memlab.launch.user_command.measure import job_in, plan_of, write_record
 from memlab.launch.user_command.supervise import read_finished
 from memlab.meters import install
-from memlab.meters.options import Options
+from memlab.meters.options import MeterOptions
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 from memlab.system.deadman import wait_until
@@ -38,7 +38,7 @@ def measure(folder: str | os.PathLike, force: bool = False) -> Iterator[None]:
             held.enter_context(exclusively(job))
             install.remove(run.path)
             job.start(sys.orig_argv)
-        file = begin_by_hand(Options(str(run)))
+        file = begin_by_hand(MeterOptions(str(run)))
         try:
             yield
         except BaseException as error:

@@ -22,13 +22,13 @@ from memlab.core.plan import Plan, config_hash, run_id
 from memlab.core.record import Record, arguments_of, first_engine
 from memlab.core.summary import Work, fields_of_ranks, slowest
 from memlab.files.training_data import training_data
-from memlab.launch.command import free_port
 from memlab.launch.launch_control import LaunchControl
+from memlab.launch.launcher_line import free_port
 from memlab.launch.orphans import exclusively
 from memlab.launch.streams import ToLog, ToTerminal
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
-from memlab.launch.user_command.supervise import Command, Finished, supervise
-from memlab.meters.options import PROFILED_STEPS, PROFILER_WARMUP, Options
+from memlab.launch.user_command.supervise import Finished, SupervisedCommand, supervise
+from memlab.meters.options import PROFILED_STEPS, PROFILER_WARMUP, MeterOptions
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, record_of
 from memlab.runs.operator_profile import PROFILED_RANK, keep_operators
@@ -104,7 +104,7 @@ def check_program(words: Sequence[str]) -> None:
 def measure(
     words: Sequence[str],
     folder: RunFolder,
-    options: Options = Options(),  # noqa: B008
+    options: MeterOptions = MeterOptions(),  # noqa: B008
     timeout_s: float | None = None,
     force: bool = False,
 ) -> Record:
@@ -119,7 +119,7 @@ def measure(
         job.start(list(words))
         streams = ToTerminal(folder.launcher_log)
         limit = math.inf if timeout_s is None else timeout_s
-        finished = supervise(Command(words, os.environ, streams, options), folder, lambda: limit)
+        finished = supervise(SupervisedCommand(words, os.environ, streams, options), folder, lambda: limit)
         return write_record(finished, job, words, options.steps)
 
 
@@ -214,8 +214,8 @@ def launch_command(job: Job, machine: Machine, gpus: Sequence[Gpu], control: Lau
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in gpus[: job.plan.ranks_per_node])
     steps, profiles = config.measure.warmup + config.measure.steps, config.measure.profile
     last = steps + (PROFILER_WARMUP + PROFILED_STEPS if profiles else 0)
-    options = Options(steps=last, profile=steps if profiles else None, warmup=config.measure.warmup)
-    command = Command(words, environment, ToLog(folder.launcher_log), options)
+    options = MeterOptions(steps=last, profile=steps if profiles else None, warmup=config.measure.warmup)
+    command = SupervisedCommand(words, environment, ToLog(folder.launcher_log), options)
     finished = supervise(command, folder, lambda: config.measure.timeout_s, control.reason_to_end, control.stop)
     record = write_record(finished, job, words, steps, machine)
     if finished.survivors:

@@ -17,7 +17,7 @@ from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.process import Ended, Launch
 from memlab.launch.streams import Streams
 from memlab.meters import install
-from memlab.meters.options import Options
+from memlab.meters.options import MeterOptions
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_command
 from memlab.system.deadman import remove_folder
@@ -28,13 +28,13 @@ a signal."""
 
 
 @dataclass(frozen=True)
-class Command:
+class SupervisedCommand:
     """A command to run. ``options``: what its ranks measure, and when they end."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     streams: Streams
-    options: Options
+    options: MeterOptions
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Finished:
 
 
 def supervise(
-    command: Command,
+    command: SupervisedCommand,
     folder: RunFolder,
     deadline: Callable[[], float],
     enough: Callable[[], str | None] = lambda: None,

@@ -66,12 +66,12 @@ def with_whole_epoch(trace: Trace, shuffled_by: int | None = None) -> Trace:
     if order is None or len(trace.steps) < order.steps_before + len(order.ran) * order.steps:
         return trace
     try:
-        return _Epoch(trace, order).whole(shuffled_by)
+        return _WholeRun(trace, order).whole(shuffled_by)
     except _NotAlike:
         return trace
 
 
-class _Part:
+class _CopiedPart:
     """Events of a part of the run that is copied, with the pieces that its BeginPhase events begin.
 
     ``phase``: at its beginning. ``uses``: blocks of others that it does not free. ``finds``: blocks of others that it
@@ -107,7 +107,7 @@ class _Part:
         ]
 
 
-class _Epoch:
+class _WholeRun:
     """A run whose steps are replayed: its events and pieces so far, and the allocator that they lead to.
 
     Steps are left out that repeat earlier steps from the same state of the allocator. This allocator has no limit: on a
@@ -160,8 +160,8 @@ class _Epoch:
         # Of several in a phase, the one with most blocks.
         self._planned = {part.phase: part for part in sorted(planned, key=lambda part: len(part.amounts))}
 
-    def _part(self, indices: list[int]) -> _Part:
-        return _Part(self._trace, indices, self._piece_at, self._origins)
+    def _part(self, indices: list[int]) -> _CopiedPart:
+        return _CopiedPart(self._trace, indices, self._piece_at, self._origins)
 
     def _check_alike(self) -> None:
         """Find the windows that are copied, the ``_sources``: the first ones need not be like the others. Raises
@@ -317,7 +317,7 @@ class _Epoch:
 
     def _play(
         self,
-        part: _Part,
+        part: _CopiedPart,
         amounts: Mapping[int, tuple[int, ...]] | None = None,
         place: int | None = None,
         phases: Sequence[str] = (),

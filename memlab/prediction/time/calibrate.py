@@ -23,7 +23,7 @@ from memlab.core.plan import make_plan
 from memlab.core.record import Record
 from memlab.files.disk import cache_folder, write_output
 from memlab.files.json_file import read_json, write_json
-from memlab.prediction.limits import unpredictable
+from memlab.prediction.not_predicted import unpredictable
 from memlab.prediction.time.clocks import Costs, has_clocks, missing_specifications
 from memlab.prediction.time.cost_fit import Case, CostFit, check_enough, fit_costs
 from memlab.prediction.traces.choose_traces import trace_missing, traces

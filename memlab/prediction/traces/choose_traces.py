@@ -17,7 +17,7 @@ from memlab.prediction.traces.interpolate import CHECKED, MINIMUM_TOKENS, UNCHEC
 from memlab.prediction.traces.micro_steps import repeated, with_few
 from memlab.prediction.traces.store import trace_folder, traced_ranks
 from memlab.simulator.trace.trace_format import Trace
-from memlab.training.simulated.process import Task, TraceKey, run_shadow
+from memlab.training.simulated.shadow_process import Task, TraceKey, run_shadow
 
 FIRST_RANK = 0
 """The rank that is traced for every plan."""

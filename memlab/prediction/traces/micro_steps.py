@@ -36,8 +36,8 @@ def repeated(trace: Trace, micro_steps: int) -> Trace | None:
     ``None`` where a shadow run is needed: the micro-steps do not become equal, or the batches of a step, which are all
     fetched before its first micro-step, are large enough to count as host memory.
     """
-    steps = [_Step(trace, begins) for begins in _forwards(trace)]
-    work = _Work(trace, steps[-1])
+    steps = [_StepEvents(trace, begins) for begins in _forwards(trace)]
+    work = _CutWork(trace, steps[-1])
     if not (_become_alike(steps) and work.becomes_alike()) or _batches_count(trace):
         return None
     times = micro_steps - TRACED
@@ -72,7 +72,7 @@ def _batches_count(trace: Trace) -> bool:
     return False
 
 
-class _Step:
+class _StepEvents:
     """The events of the micro-steps of one step.
 
     ``begins``: index of the event that begins each micro-step. ``end``: index of the event after the fourth micro-step.
@@ -127,7 +127,7 @@ class _Step:
         return number, self.ends[number] - requests
 
 
-def _become_alike(steps: Sequence[_Step]) -> bool:
+def _become_alike(steps: Sequence[_StepEvents]) -> bool:
     """Return whether the fourth micro-step is the same in all steps, and in the last step the same as the third."""
     last = steps[-1]
     alike = last.form(last.third, last.fourth)
@@ -141,10 +141,10 @@ def _become_alike(steps: Sequence[_Step]) -> bool:
 class _Longer:
     """The events of a trace in which the fourth micro-step of each step is repeated ``times`` more times."""
 
-    def __init__(self, trace: Trace, steps: Sequence[_Step], times: int):
+    def __init__(self, trace: Trace, steps: Sequence[_StepEvents], times: int):
         self.events: list[Event] = []
         self._times = times
-        self._done: list[_Step] = []
+        self._done: list[_StepEvents] = []
         self._blocks: dict[int, int] = {}  # block of the short trace -> the latest block in its place
         self._new = count(1)  # new block numbers, in the order in which a shadow run gives them
         begin = 0
@@ -166,7 +166,7 @@ class _Longer:
                 self._blocks[event.key] = next(self._new)
             self._add(event, self._blocks)
 
-    def _repeat(self, step: _Step, time: int) -> None:
+    def _repeat(self, step: _StepEvents, time: int) -> None:
         own: dict[int, int] = {}
         blocks = ChainMap(own, {block: self._blocks[twin] for block, twin in step.twins.items()}, self._blocks)
         for event in step.fourth:
@@ -192,10 +192,10 @@ class _Longer:
         return requests
 
 
-class _Work:
+class _CutWork:
     """The work of the last step, cut where its micro-steps begin."""
 
-    def __init__(self, trace: Trace, step: _Step):
+    def __init__(self, trace: Trace, step: _StepEvents):
         self._length = len(step.fourth)
         self._events_before = trace.events_before
         self._cuts = [0, *(bisect_right(trace.events_before, begin) for begin in step.begins), len(trace.work)]

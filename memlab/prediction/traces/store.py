@@ -17,7 +17,7 @@ from memlab.files.disk import cache_folder, write_whole
 from memlab.prediction.traces.micro_steps import with_few
 from memlab.simulator.trace.trace_format import Trace
 from memlab.system.environment import versions_used
-from memlab.training.simulated.process import TraceKey
+from memlab.training.simulated.shadow_process import TraceKey
 
 MEMLAB = Path(memlab.__file__).parent
 

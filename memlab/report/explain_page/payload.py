@@ -18,9 +18,9 @@ from memlab.analyse.explain.accounting import Share, line_of, module_of
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.findings import findings
-from memlab.analyse.explain.out_of_memory import OutOfMemory
+from memlab.analyse.explain.out_of_memory import OutOfMemoryExplained
 from memlab.analyse.explain.phases import parts_of
-from memlab.analyse.explain.placements import Block, Placements, Segment, event_times
+from memlab.analyse.explain.placements import PlacedBlock, PlacedSegment, Placements, event_times
 from memlab.analyse.explain.remedies import Remedies
 from memlab.core.record import Record, phases_of
 from memlab.prediction.memory.host import host_changes
@@ -97,7 +97,7 @@ def _answer(run: ExplainedRun) -> dict[str, Any]:
     }
 
 
-def _failure(rank: Explained, oom: OutOfMemory) -> dict[str, Any]:
+def _failure(rank: Explained, oom: OutOfMemoryExplained) -> dict[str, Any]:
     """Return what the terminal prints about a failed request. ``held``: where the history ends before that request."""
     return {
         "sentences": explain_text.failure_sentences(rank, oom),
@@ -169,7 +169,7 @@ def _site(site: Site) -> tuple[str, ...]:
 
 
 def _packed(
-    intervals: Sequence[Block | Segment], names: Sequence[str], **lengths: list[int]
+    intervals: Sequence[PlacedBlock | PlacedSegment], names: Sequence[str], **lengths: list[int]
 ) -> dict[str, dict[str, Any]]:
     """Return the columns of intervals: these attributes, ``begin``, and ``lengths``, numbers of events."""
     columns = {name: [getattr(each, name) for each in intervals] for name in names}

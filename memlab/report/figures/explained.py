@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import explain
 from memlab.analyse.explain.phases import Part
-from memlab.analyse.explain.placements import ROUNDING, Timeline, by_kind, timeline
+from memlab.analyse.explain.placements import ROUNDING, MemoryTimeline, by_kind, timeline
 from memlab.analyse.run_view import RunView
 from memlab.core.errors import RecordError
 from memlab.core.record import Record, phases_of
@@ -35,7 +35,7 @@ RESERVED = "#7A2F8F"
 """Colour of the line of reserved memory, as on the page."""
 
 
-class Layer(NamedTuple):
+class StackLayer(NamedTuple):
     """Layer of a stack, with its size in bytes at each position."""
 
     name: str
@@ -46,20 +46,20 @@ class Layer(NamedTuple):
 
 def layers(
     kinds: Mapping[str, Sequence[int]], reserved: Sequence[int], outside: Sequence[int] | None = None
-) -> list[Layer]:
+) -> list[StackLayer]:
     """Return the layers from bottom to top. ``kinds``: kind -> requested bytes at each position; slack is what is
     reserved beyond them. ``outside``: a last layer, if it is shown."""
     least = 0.01 * max(reserved, default=0)  # kinds that never reach it are one layer
     large = [kind for kind, sizes in kinds.items() if max(sizes, default=0) >= least]
-    found = [Layer(kind, color, "", list(kinds[kind])) for kind, (color, _) in kind_colors(large).items()]
+    found = [StackLayer(kind, color, "", list(kinds[kind])) for kind, (color, _) in kind_colors(large).items()]
     small = [sizes for kind, sizes in kinds.items() if kind not in large]
     if any(map(any, small)):
-        found.append(Layer(SMALLER, "#8A8A8A", "", [sum(sizes) for sizes in zip(*small, strict=True)]))
+        found.append(StackLayer(SMALLER, "#8A8A8A", "", [sum(sizes) for sizes in zip(*small, strict=True)]))
     requested = [sum(sizes) for sizes in zip(*kinds.values(), strict=True)] if kinds else [0] * len(reserved)
     slack = [whole - part for whole, part in zip(reserved, requested, strict=True)]
-    found.append(Layer(SLACK, "#FFFFFF", "////", slack))
+    found.append(StackLayer(SLACK, "#FFFFFF", "////", slack))
     if outside is not None:
-        found.append(Layer("outside the allocator", "#D0D0D0", "....", list(outside)))
+        found.append(StackLayer("outside the allocator", "#D0D0D0", "....", list(outside)))
     return found
 
 
@@ -79,7 +79,7 @@ class DrawnRun:
         return next(canvas.sheets([self.view]))
 
     @cached_property
-    def timeline(self) -> Timeline:
+    def timeline(self) -> MemoryTimeline:
         return timeline(self.rank)
 
     @property

@@ -14,11 +14,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from memlab.meters.own_errors import contained
 from memlab.simulator.rank.memory_events import block_of
 from memlab.simulator.rank.recorder import Recorder
-from memlab.simulator.trace.alike_steps import NO_SITE, Left, Step, renamed
+from memlab.simulator.trace.alike_steps import NO_SITE, AlikeStep, Left, renamed
 from memlab.simulator.trace.events import Alloc, made
 from memlab.simulator.trace.memory_kinds import SMALL
 
-Described = Callable[..., Step | None]
+Described = Callable[..., AlikeStep | None]
 """Describes a part that was traced (:func:`traced_part`)."""
 
 
@@ -36,7 +36,7 @@ def traced_part(recorder: Recorder) -> Iterator[Described]:
     @contained
     def described(
         size: Any, found: Sequence[Any], left: Sequence[torch.Tensor], others: Any, kept: Sequence[int] = ()
-    ) -> Step | None:
+    ) -> AlikeStep | None:
         blocks, numbers = [*map(block_of, left), *kept], made(trace.events[begin:])
         events, counted = renamed(trace.events[begin:], found, blocks), work()
         if counted is None or events is None or not all(map(_is_plain, left)):
@@ -45,7 +45,7 @@ def traced_part(recorder: Recorder) -> Iterator[Described]:
         of_requests = [trace.sites[event.site] for event in trace.events[begin:] if isinstance(event, Alloc)]
         of_requests = [next(small) if site.kind == SMALL else site for site in of_requests]
         taken = [(sentence, times - assumed.get(sentence, 0)) for sentence, times in trace.assumed.items()]
-        return Step(
+        return AlikeStep(
             size,
             events,
             sites=list(map(sites.without_shape, of_requests)),
@@ -66,7 +66,7 @@ def traced_part(recorder: Recorder) -> Iterator[Described]:
 
 
 def write_again(
-    recorder: Recorder, step: Step, found: Sequence[Any], cuts: Sequence[Callable[[], Any]] = ()
+    recorder: Recorder, step: AlikeStep, found: Sequence[Any], cuts: Sequence[Callable[[], Any]] = ()
 ) -> tuple[list[torch.Tensor], list[int]]:
     """Write what a step does into the trace; return the tensors that it leaves, and the keys of all blocks it makes.
 

@@ -16,7 +16,7 @@ from memlab.meters.own_errors import contained
 from memlab.simulator.rank.alike_parts import Described, traced_part, write_again
 from memlab.simulator.rank.memory_events import block_of
 from memlab.simulator.rank.recorder import Recorder
-from memlab.simulator.trace.alike_steps import MOST_STEPS, Law, Step
+from memlab.simulator.trace.alike_steps import MOST_STEPS, AlikeStep, Law
 
 _CACHE = "past_key_values"
 
@@ -52,7 +52,7 @@ class _Generation:
     def __init__(self, forward: Callable[..., Any], recorder: Recorder, laws: list[Law]):
         self._forward, self._recorder, self._laws = forward, recorder, laws
         self._law: Law | None = None
-        self._steps: list[Step] = []  # the last traced ones, consecutive, without a law
+        self._steps: list[AlikeStep] = []  # the last traced ones, consecutive, without a law
 
     def step(self, **inputs: Any) -> Any:
         """Trace or compute a step, and return the outputs of the model."""
@@ -68,14 +68,14 @@ class _Generation:
     @contained
     def _described(
         self, described: Described, length: int, inputs: dict[str, Any], outputs: Any, found: list
-    ) -> Step | None:
+    ) -> AlikeStep | None:
         """Describe a traced step; ``None`` if it leaves or frees anything else than its outputs and its cache."""
         cache = inputs.get(_CACHE)
         names = [(name, value is cache) for name, value in outputs.items()]
         left = [*_tensors(inputs), *(value for value in outputs.values() if value is not cache)]
         return described(length, found, left, (type(outputs), names))
 
-    def _follow(self, traced: Step | None) -> None:
+    def _follow(self, traced: AlikeStep | None) -> None:
         """Keep to the law, or find one. A traced step that contradicts a law ends it."""
         law, self._law = self._law, None
         if traced is None or (self._steps and traced.size != self._steps[-1].size + 1):
@@ -93,10 +93,10 @@ class _Generation:
             self._steps.clear()
 
     @contained
-    def _computed(self, length: int | None) -> Step | None:
+    def _computed(self, length: int | None) -> AlikeStep | None:
         return None if self._law is None or length is None else self._law.at(length)
 
-    def _write(self, step: Step, inputs: dict[str, Any]) -> Any:
+    def _write(self, step: AlikeStep, inputs: dict[str, Any]) -> Any:
         """Write what a step does into the trace, leave its tensors, and return its outputs."""
         (outputs, names), *_ = step.others
         found = [tensor.untyped_storage() for tensor in _tensors(inputs)]

@@ -253,8 +253,8 @@ class MemoryEvents:
     # --- parts of the run that are written again
 
     def keys_of(self, events: Sequence[Any], found: Sequence[Any]) -> tuple[list[int], list[int]]:
-        """Return the keys of the blocks of events that name blocks as those of :class:`Step`, and the new ones among
-        them. ``found``: the storages whose blocks the events free."""
+        """Return the keys of the blocks of events that name blocks as those of :class:`AlikeStep`, and the new ones
+        among them. ``found``: the storages whose blocks the events free."""
         old = [storage._memlab_key for storage in found]
         for storage, key in zip(found, old, strict=True):
             del storage._memlab_key, self._alive[key]  # with the weak reference goes its callback

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from memlab.simulator.rank import forked_copy
-from memlab.simulator.trace.epoch_batches import READING, Batch, ReadAhead
+from memlab.simulator.trace.epoch_batches import READING, CollatedBatch, ReadAhead
 
 MOST_SECONDS = 20.0
 """Seconds after which reading ends, over all ranks."""
@@ -123,10 +123,10 @@ def _shares(loader: DataLoader) -> Iterator[tuple[Any, str]]:
                 yield each, rank
 
 
-def _of_samples(indices: Mapping[int, Sequence], fetcher: Any, deadline: float) -> list[Batch]:
+def _of_samples(indices: Mapping[int, Sequence], fetcher: Any, deadline: float) -> list[CollatedBatch]:
     """Read batches of a dataset whose samples have numbers. Runs in a copy."""
     places = [(rank, index) for rank, batches in indices.items() for index in range(len(batches))]
-    found: list[Batch] = []
+    found: list[CollatedBatch] = []
     progress = _Progress(len(places), deadline)
     for rank, index in _spread(places):
         if progress.time_is_up(len(found)):
@@ -137,9 +137,9 @@ def _of_samples(indices: Mapping[int, Sequence], fetcher: Any, deadline: float) 
 
 def _of_stream(
     own_indices: Iterator, fetcher: Any, rank: int, most: int | None, deadline: float
-) -> tuple[list[Batch], int | None]:
+) -> tuple[list[CollatedBatch], int | None]:
     """Read batches of a stream; return them, and their number if the script can use no others. Runs in a copy."""
-    found: list[Batch] = []
+    found: list[CollatedBatch] = []
     progress = _Progress(None, deadline)
     while len(found) != most:
         if progress.time_is_up(len(found)) or len(found) == MOST_BATCHES:
@@ -173,10 +173,10 @@ class _Progress:
         return now > self._deadline
 
 
-def _batch(rank: int, index: int, batch: Any) -> Batch:
+def _batch(rank: int, index: int, batch: Any) -> CollatedBatch:
     shapes = sorted(_shapes("", batch))
     padded = [(name, shape) for name, shape in shapes if len(shape) > 1]  # without lengths and ends of packed samples
-    return Batch(rank, index, tuple(padded or shapes), sum(_labels("", batch)))
+    return CollatedBatch(rank, index, tuple(padded or shapes), sum(_labels("", batch)))
 
 
 def _shapes(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:

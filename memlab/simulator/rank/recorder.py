@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memlab.meters.nested_tensors import tensors_in
-from memlab.simulator.rank import collectives, device, host, host_random, in_place, shapes
+from memlab.simulator.rank import collectives, device, host_random, in_place, real_calls, shapes
 from memlab.simulator.rank.allocation_sites import AllocationSites
 from memlab.simulator.rank.assumptions import Assumptions
 from memlab.simulator.rank.counting import Counter
@@ -96,7 +96,7 @@ class Recorder(TorchDispatchMode):
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         func = in_place.for_ordinary_tensors(func, args, kwargs)
-        if host.runs(func, args, kwargs):
+        if real_calls.runs(func, args, kwargs):
             return self._noted(func(*args, **kwargs), func, args, kwargs)
         if func.namespace == "c10d":
             self.libraries.collective(func, args)

@@ -92,7 +92,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from memlab.meters import start
-    from memlab.meters.options import Options
+    from memlab.meters.options import MeterOptions
     from memlab.simulator import own_stand_ins
     from memlab.simulator.rank import beside_dispatcher, device, exits, mailbox, patches, stand_ins, unpredictable
     from memlab.simulator.rank.counted_memory import CountedMemory
@@ -120,7 +120,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     unpredictable.explain_at_the_end(recorder.assumptions.of_sizes)
     faulthandler.enable()  # compiled code may read memory that is not there
     ending = _Ending(recorder)
-    options = Options(str(own_folder()), simulation.steps, started_at=simulation.started_at, probes_host=False)
+    options = MeterOptions(str(own_folder()), simulation.steps, started_at=simulation.started_at, probes_host=False)
     meters = ending.file = start.begin(options, CountedMemory(recorder.trace.events, recorder.memory))
     exits.listen(meters.session.exits)
     if simulation.steps is None:

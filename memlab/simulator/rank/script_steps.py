@@ -12,8 +12,7 @@ from memlab.core.record import EARLY, WORK
 from memlab.meters.garbage_collector import paused_garbage_collector
 from memlab.meters.owner import Owner
 from memlab.meters.ownership import Ownership
-from memlab.meters.phases import AFTER_STEPS
-from memlab.meters.phases import Piece as Cut
+from memlab.meters.phases import AFTER_STEPS, TimedPiece
 from memlab.meters.session import Session
 from memlab.meters.where import user_line
 from memlab.simulator.rank.memory_events import block_of
@@ -87,7 +86,7 @@ class ScriptSteps:
         self._trace.events.append(BeginPhase(0))
         self._counter.phase(0)
 
-    def _piece_ends(self, phase: str | None, step: int | None, cut: Cut) -> None:
+    def _piece_ends(self, phase: str | None, step: int | None, cut: TimedPiece) -> None:
         if step is not None and self._step_begin is None:
             self._step_begin = self._event
         if step is None:

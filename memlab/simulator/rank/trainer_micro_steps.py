@@ -26,7 +26,7 @@ from memlab.meters.session import Session
 from memlab.simulator.rank.alike_parts import Described, traced_part, write_again
 from memlab.simulator.rank.memory_events import block_of
 from memlab.simulator.rank.recorder import Recorder
-from memlab.simulator.trace.alike_steps import Outline, Step
+from memlab.simulator.trace.alike_steps import AlikeStep, Outline
 from memlab.simulator.trace.events import FREE, Alloc, BeginPhase, made
 from memlab.simulator.trace.measured_steps import Formulas
 
@@ -118,7 +118,7 @@ class TrainerMicroSteps:
         self._formulas[kind] = Formulas.of(earlier, step, tensors) if step else None
 
     @contained
-    def _computed(self, kind: Any, size: tuple[int, ...]) -> tuple[Step, list[Any]] | None:
+    def _computed(self, kind: Any, size: tuple[int, ...]) -> tuple[AlikeStep, list[Any]] | None:
         """Return a micro-step and the storages whose blocks it frees; ``None`` where it is to be traced."""
         formulas = self._formulas.get(kind)
         step = formulas and formulas.at(size)
@@ -130,7 +130,7 @@ class TrainerMicroSteps:
         return None if [self._kept[key] for key in found] != origins or None in storages else (step, storages)
 
     @paused_garbage_collector()
-    def _write(self, step: Step, storages: list[Any]) -> torch.Tensor:
+    def _write(self, step: AlikeStep, storages: list[Any]) -> torch.Tensor:
         """Write what a micro-step does into the trace, and return its loss."""
         backward = functools.partial(self._session.enter, BACKWARD), self._session.leave
         (loss,), keys = write_again(self._recorder, step, storages, cuts=backward)

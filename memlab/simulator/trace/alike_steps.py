@@ -58,7 +58,7 @@ class Left(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """The part of a :class:`Step` that a later step is compared with. A whole step has a million objects."""
+    """The part of a :class:`AlikeStep` that a later step is compared with. A whole step has a million objects."""
 
     size: Any
     amounts: np.ndarray
@@ -66,7 +66,7 @@ class Outline(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class AlikeStep:
     """A part of the run: a decoding step, or a micro-step.
 
     size    tokens of a sequence after a decoding step; measures of the batch of a micro-step (measured_steps.py)
@@ -112,7 +112,7 @@ class Step:
     def outline(self) -> Outline:
         return Outline(self.size, self.amounts, self.form)
 
-    def at(self, size: Any, amounts: np.ndarray) -> "Step":
+    def at(self, size: Any, amounts: np.ndarray) -> "AlikeStep":
         """Return the step that is alike at another size, with its amounts."""
         parts, starts, numbers = self.parts.copy(), self.starts.tolist(), amounts.tolist()
         changed = np.searchsorted(self.starts, np.flatnonzero(amounts != self.amounts), side="right") - 1
@@ -122,7 +122,7 @@ class Step:
         events, shapes, items, left = (
             list(islice(rest, len(each))) for each in (self.events, self.shapes, self.work.items, self.left)
         )
-        return Step(size, events, self.sites, shapes, self.work._replace(items=items), left, self.others)
+        return AlikeStep(size, events, self.sites, shapes, self.work._replace(items=items), left, self.others)
 
     def phases(self) -> Iterator[tuple[list[Any], StepWork]]:
         """Yield the events and the work of each phase, without the BeginPhase and BeginWorkPhase between them."""
@@ -138,8 +138,8 @@ class Step:
 
 
 def renamed(events: Sequence[Any], found: Sequence[int], left: Sequence[int]) -> list[Event] | None:
-    """Return the events of a step with the numbers of :class:`Step` for blocks; ``found``: keys of the blocks that the
-    step finds, ``left``: of those that it leaves.
+    """Return the events of a step with the numbers of :class:`AlikeStep` for blocks; ``found``: keys of the blocks that
+    the step finds, ``left``: of those that it leaves.
 
     ``None`` where the step does something else than to make blocks, to free those that it found, and to leave others in
     their place.
@@ -157,9 +157,9 @@ def renamed(events: Sequence[Any], found: Sequence[int], left: Sequence[int]) ->
 class Law:
     """What a step does at any length: polynomials through the last of the recorded ``steps``, which are consecutive."""
 
-    def __init__(self, steps: Sequence[Step], period: int, degree: int):
+    def __init__(self, steps: Sequence[AlikeStep], period: int, degree: int):
         self._period = period
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, AlikeStep] = {}
         self._differences: dict[int, list[np.ndarray]] = {}
         for last in range(len(steps) - period, len(steps)):
             chosen = steps[last - degree * period : last + 1 : period]
@@ -169,7 +169,7 @@ class Law:
         self._until = math.inf  # the first length where a traced step was another one
 
     @classmethod
-    def of(cls, steps: Sequence[Step]) -> "Law | None":
+    def of(cls, steps: Sequence[AlikeStep]) -> "Law | None":
         """Find the law of the last of the consecutive ``steps``; ``None`` if they are not alike, or too few."""
         for period, degree in LAWS:
             span = (degree + 1) * period
@@ -180,13 +180,13 @@ class Law:
                 return cls(chosen, period, degree)
         return None
 
-    def at(self, length: int) -> Step | None:
+    def at(self, length: int) -> AlikeStep | None:
         """Return the step at a length; ``None`` where it is to be traced."""
         if length >= self._until or (length % CHECKED_EVERY == 1 and length not in self._checked):
             return None
         return self._steps[length % self._period].at(length, self._amounts(length))
 
-    def holds(self, step: Step) -> bool:
+    def holds(self, step: AlikeStep) -> bool:
         """Return whether a traced step is what the law says."""
         own = self._steps[step.size % self._period]
         if step.size >= self._until or step.form != own.form:
@@ -216,7 +216,7 @@ def _differences(rows: list[np.ndarray]) -> list[np.ndarray]:
     return [np.diff(np.stack(rows[: order + 1]), order, axis=0)[0] for order in range(len(rows))]
 
 
-def _goes_on(steps: Sequence[Step]) -> bool:
+def _goes_on(steps: Sequence[AlikeStep]) -> bool:
     """Return whether the last step lies on the polynomials through those before it."""
     return all(step.form == steps[-1].form for step in steps[:-1]) and not np.any(
         _differences([step.amounts for step in steps])[-1]
@@ -225,31 +225,35 @@ def _goes_on(steps: Sequence[Step]) -> bool:
 
 def numbers_of(part: Any) -> tuple[int, ...]:
     """Return the numbers of a part that may follow from the length."""
-    if isinstance(part, _SIZED):
-        return getattr(part, "reduction", None) or (part.nbytes,)
-    if isinstance(part, FREE):
+    kind = type(part)  # comparing types is faster than isinstance
+    if kind is tuple:
+        return part
+    if kind in FREE:
         return ()
-    return part.shape if isinstance(part, Left) else part if type(part) is tuple else amounts(part)
+    if kind in _SIZED:
+        return getattr(part, "reduction", None) or (part.nbytes,)
+    return part.shape if kind is Left else amounts(part)
 
 
 def with_numbers(part: Any, numbers: tuple[int, ...], site: int | None = None) -> Any:
     """Return the part with other numbers. ``site``: of a request for device memory, in place of its own."""
-    if isinstance(part, Alloc):
+    kind = type(part)
+    if kind is Alloc:
         scratch = None if part.reduction is None else scratch_of(numbers)
         nbytes = numbers[0] if scratch is None else scratch.buffer_bytes
         return tuple_of(Alloc, (part.key, nbytes, part.stream, part.site if site is None else site, scratch))
-    if type(part) is tuple:
+    if kind is tuple:
         return numbers
-    if isinstance(part, _SIZED):
+    if kind in _SIZED:
         return part._replace(nbytes=numbers[0])
-    return part._replace(shape=numbers) if isinstance(part, Left) else with_amounts(part, numbers)
+    return part._replace(shape=numbers) if kind is Left else with_amounts(part, numbers)
 
 
 def _without_numbers(part: Any) -> tuple:
     """Return the type of a part, and all fields that must be equal in steps that are alike."""
-    numbers = len(numbers_of(part))
-    if isinstance(part, Alloc):
+    kind, numbers = type(part), len(numbers_of(part))
+    if kind is Alloc:
         return Alloc, numbers, part.key, part.stream, part.reduction is None
-    if isinstance(part, _CUTS):
-        return type(part), part[:-1]  # the first phase of its kind has another name
-    return type(part), numbers, part if isinstance(part, FREE) else with_numbers(part, (0,) * numbers)
+    if kind in _CUTS:
+        return kind, part[:-1]  # the first phase of its kind has another name
+    return kind, numbers, part if kind in FREE else with_numbers(part, (0,) * numbers)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, TypedDict, cast, get_args, get_type_hints
 
 from memlab.core.grouping import grouped
+from memlab.core.value_types import Count
 
 tuple_of: Any = tuple.__new__
 """``tuple_of(kind, fields)`` is ``kind(*fields)`` without a call of Python code in between."""
@@ -20,18 +21,21 @@ class Columns:
 
     The form is a dictionary. ``kinds`` has a letter for each value: the place of its kind in ``union``. Each kind has a
     list for each of its fields, with the values of this kind in their order; a single value if they are all equal.
-    ``schema``: its type. ``made``: field -> function that makes its value of the plain one.
+    ``schema``: its type. ``made``: field -> function that makes its value of the plain one. Such a field has a list of
+    its different values, and their numbers in a list of its own.
     """
 
     def __init__(self, union: Any, made: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})):
         self._kinds: dict[type[Any], str] = dict(zip(get_args(union), ascii_lowercase, strict=False))
         self._made = made
-        hints = {kind.__name__: get_type_hints(kind, include_extras=True) for kind in self._kinds}
-        fields = {
-            kind: _typed_dict(kind, {name: _list[hint] for name, hint in each.items()}, total=False)
-            for kind, each in hints.items()
-        }
-        self.schema: Any = _typed_dict("Columns", {"kinds": str, **fields})
+        forms = {kind.__name__: self._form(kind) for kind in self._kinds}
+        self.schema: Any = _typed_dict("Columns", {"kinds": str, **forms})
+
+    def _form(self, kind: type[Any]) -> Any:
+        hints = get_type_hints(kind, include_extras=True)
+        numbers = {_numbers_of(name): Count for name in hints if name in self._made}
+        lists = {name: _list[hint] for name, hint in (hints | numbers).items()}
+        return _typed_dict(kind.__name__, lists, total=False)
 
     def to_json(self, values: Sequence[Any]) -> dict[str, Any]:
         columns: dict[str, Any] = {"kinds": "".join(map(self._kinds.__getitem__, map(type, values)))}
@@ -39,6 +43,10 @@ class Columns:
         for kind in self._kinds:
             own = by_kind.get(kind, ())
             fields = {name: list(map(itemgetter(number), own)) for number, name in enumerate(kind._fields)}
+            for name in self._made.keys() & fields.keys():
+                numbers: dict[Any, int] = {}
+                fields[_numbers_of(name)] = [numbers.setdefault(value, len(numbers)) for value in fields[name]]
+                fields[name] = list(numbers)
             columns[kind.__name__] = {
                 name: each[:1] if each.count(each[0]) == len(each) else each for name, each in fields.items() if each
             }
@@ -50,9 +58,15 @@ class Columns:
         for kind, letter in self._kinds.items():
             count, own, lists = columns["kinds"].count(letter), columns[kind.__name__], []
             for name in kind._fields if count else ():
-                each = own[name] * count if len(own[name]) == 1 else own[name]
+                each = own[_numbers_of(name) if name in self._made else name]
+                each = each * count if len(each) == 1 else each
                 if len(each) != count:
                     raise ValueError(f"{kind.__name__}.{name} has {len(each)} values for {count}")
-                lists.append(map(self._made[name], each) if name in self._made else each)
+                made = list(map(self._made[name], own[name])) if name in self._made else []
+                lists.append(map(made.__getitem__, each) if name in self._made else each)
             found[letter] = map(tuple_of, repeat(kind), zip(*lists, strict=True) if lists else repeat((), count))
         return list(map(next, map(found.__getitem__, columns["kinds"])))
+
+
+def _numbers_of(field: str) -> str:
+    return f"{field}_numbers"

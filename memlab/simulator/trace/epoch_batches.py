@@ -17,7 +17,7 @@ READING = "batches of the epoch read ahead"
 
 
 @dataclass(frozen=True)
-class Batch:
+class CollatedBatch:
     """One batch after collation. ``rank``: whose loader gives it. ``index``: its place in that rank's epoch, from 0.
     ``shapes``: name and shape of each tensor. ``labels``: number of labels that count in the loss."""
 
@@ -53,7 +53,7 @@ class ReadAhead:
     ranks that the reading one stands for. ``is_shared``: whether the loader shows the share of each. ``failure``: why
     reading ended early."""
 
-    batches: Sequence[Batch] = ()
+    batches: Sequence[CollatedBatch] = ()
     indices: Mapping[int, Sequence] = field(default_factory=dict)
     total: int | None = None
     ranks: int = 1
@@ -88,12 +88,12 @@ class ReadAhead:
 class Window:
     """The batches of an optimizer step that contains one of the largest batches of the epoch, ``dearest``."""
 
-    dearest: Batch
+    dearest: CollatedBatch
     first: int  # index of the window's first batch in the epoch of its rank
 
 
 def dearest_windows(
-    batches: Sequence[Batch], own_rank: int, done: int, window: int, labels_matter: bool = False
+    batches: Sequence[CollatedBatch], own_rank: int, done: int, window: int, labels_matter: bool = False
 ) -> list[Window]:
     """Choose the optimizer steps that need the most memory, in the order of the epoch.
 
@@ -102,10 +102,10 @@ def dearest_windows(
     ``labels_matter``: of equal shapes, those with more labels that count may need more.
     """
 
-    def is_first(batch: Batch) -> bool:
+    def is_first(batch: CollatedBatch) -> bool:
         return batch.index % window == 0
 
-    def kind(batch: Batch) -> tuple:
+    def kind(batch: CollatedBatch) -> tuple:
         return batch.shapes, is_first(batch), batch.labels if labels_matter else 0
 
     shown = {kind(batch) for batch in batches if batch.rank == own_rank and batch.index < done}

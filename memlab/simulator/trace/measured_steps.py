@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from memlab.simulator.trace.alike_steps import Outline, Step
+from memlab.simulator.trace.alike_steps import AlikeStep, Outline
 
 LEAST = 4
 """Recorded micro-steps that formulas need. A polynomial of degree 1 follows from two of them, one of degree 2 from
@@ -36,14 +36,14 @@ class Formulas:
     """
 
     def __init__(
-        self, like: Step, steps: Sequence[Outline], tensors: int, formulas: Sequence[_Formula], which: np.ndarray
+        self, like: AlikeStep, steps: Sequence[Outline], tensors: int, formulas: Sequence[_Formula], which: np.ndarray
     ):
         self._like, self._formulas, self._which = like, formulas, which
         self._largest = [max(values) for values in zip(*(step.size[:tensors] for step in steps), strict=True)]
         self._constant = [len(set(values)) == 1 for values in zip(*(step.size for step in steps), strict=True)]
 
     @classmethod
-    def of(cls, earlier: Sequence[Outline], like: Step, tensors: int) -> "Formulas | None":
+    def of(cls, earlier: Sequence[Outline], like: AlikeStep, tensors: int) -> "Formulas | None":
         """Find the formulas of ``earlier`` steps and of the last one, ``like``; ``None`` if they are too few, or not
         alike, or do not follow from one measure."""
         steps = [*earlier, like.outline]
@@ -57,7 +57,7 @@ class Formulas:
         formulas = [_formula(each, measures) for each in numbers]
         return None if None in formulas else cls(like, steps, tensors, formulas, np.array(which))
 
-    def at(self, size: Sequence[int]) -> Step | None:
+    def at(self, size: Sequence[int]) -> AlikeStep | None:
         """Return the step for a batch; ``None`` where it is to be traced: a tensor is much larger than those recorded,
         or a measure differs that was always equal."""
         if any(elements > REACH * largest for elements, largest in zip(size, self._largest, strict=False)):

@@ -181,7 +181,7 @@ class Trace:
     @paused_garbage_collector()
     def save(self, path: Path) -> None:
         """Write the trace, whole or not at all. Raises :class:`WriteError`, which names ``path``."""
-        write_whole(path, json.dumps(self.to_json(), separators=(",", ":")).encode())
+        write_whole(path, json.dumps(self.to_json(), separators=(",", ":"), check_circular=False).encode())
 
     def check(self) -> None:
         """Raise ``ValueError`` if the trace names what is not in it."""

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab.core.errors import MemlabError
-from memlab.core.record_schema import Effects, Files, Told
+from memlab.core.record_schema import Files, SandboxEffects, Told
 from memlab.core.sizes import MIB
 from memlab.files.disk import cache_dir
 from memlab.files.regular_file import read_end
@@ -44,8 +44,8 @@ from memlab.system.deadman import (
     remove_folder,
 )
 from memlab.system.sandbox import namespaces, wall
-from memlab.system.sandbox.libraries import NAMES, REDIRECTION, library
 from memlab.system.sandbox.limits import POLL_S, check_limits
+from memlab.system.sandbox.preloaded import NAMES, REDIRECTION, library
 from memlab.system.sandbox.wall import REPORT
 
 SIZE = "user.memlab.size"
@@ -72,7 +72,7 @@ class Layer:
 
 
 @dataclass
-class Changes:
+class FileChanges:
     """Folder -> number and bytes of the files written and deleted in it: the topmost folder that was made or deleted,
     or else the folder that the files lie in. ``ignore``: a folder that is left out."""
 
@@ -81,7 +81,7 @@ class Changes:
     deleted: dict[Path, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, layers: Iterable[Layer], ignore: Path) -> "Changes":
+    def of(cls, layers: Iterable[Layer], ignore: Path) -> "FileChanges":
         """Read the layers, but for what was changed below ``ignore``."""
         changes = cls(ignore)
         for layer in layers:
@@ -319,10 +319,10 @@ class Sandbox:
             watched.dismiss()
             _allow_reading(self._keep)
 
-    def effects(self) -> Effects:
+    def effects(self) -> SandboxEffects:
         """Return what the program would have done outside: ``Record.command["effects"]``."""
-        changes = Changes.of(self._layers(), ignore=cache_dir())
-        return Effects(
+        changes = FileChanges.of(self._layers(), ignore=cache_dir())
+        return SandboxEffects(
             protection=self.protection,
             network=self.network,
             written=as_list(changes.written),

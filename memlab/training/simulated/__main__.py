@@ -1,7 +1,7 @@
 """``python -m memlab.training.simulated REQUEST``: trace ranks of plans in this process and its forks, without a GPU.
 
-REQUEST is a JSON file (see :class:`memlab.training.simulated.process.Request`) that names the output file of each
-trace.
+REQUEST is a JSON file (see :class:`memlab.training.simulated.shadow_process.Request`) that names the output file of
+each trace.
 Tracing has its own process, because the simulated GPUs and the changes to torch cannot be undone.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from memlab.files.disk import cache_folder
 from memlab.simulator.rank import native
-from memlab.training.simulated.process import Request
+from memlab.training.simulated.shadow_process import Request
 
 if __name__ == "__main__":
     library = native.load(cache_folder("native"))

@@ -29,7 +29,7 @@ from memlab.simulator.rank.stand_ins import bitsandbytes
 from memlab.simulator.rank.stand_ins.attention import FLASH
 from memlab.simulator.trace.trace_format import Trace
 from memlab.training.output import redirect_output
-from memlab.training.simulated.process import EngineStart, Request, variables
+from memlab.training.simulated.shadow_process import EngineStart, Request, variables
 
 POLL_S = 0.02
 

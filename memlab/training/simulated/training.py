@@ -23,7 +23,7 @@ from memlab.simulator.trace.memory_kinds import name_sites
 from memlab.training.data import Batches, Shape
 from memlab.training.flops import model_flops
 from memlab.training.model import build_model
-from memlab.training.trainer import PointsTrainer, Steps, training_arguments
+from memlab.training.trainer import PointsTrainer, StepCallback, training_arguments
 
 ENGINE_PHASES = {"forward": "forward", "backward": "backward", "step": "optimizer_step"}
 """Method of the DeepSpeed engine -> phase of its calls."""
@@ -31,8 +31,8 @@ ENGINE_PHASES = {"forward": "forward", "backward": "backward", "step": "optimize
 
 @dataclass
 class Shadow:
-    """The launch of a rank (``memlab.training.launch.Launch``), recorded instead of measured. It trains as in ``plan``,
-    with the model and data of ``config``.
+    """The launch of a rank (``memlab.training.launch.RankLaunch``), recorded instead of measured. It trains as in
+    ``plan``, with the model and data of ``config``.
 
     ``split`` returns (batch, tokens) and is called once the engine is ready. It may fork, because nothing before
     depends on these two values.
@@ -63,7 +63,7 @@ class Shadow:
         shape = self._shape(self.config.batch.micro, self.config.seq_len.tokens)
         self.batches = Batches(model, self.config, [shape], trace.rank, trace.world_size)
         trainer = PointsTrainer(model, arguments, self.batches, on_loss=lambda loss: None)
-        trainer.add_callback(Steps(self, trainer))
+        trainer.add_callback(StepCallback(self, trainer))
         self.recorder.phase("engine_init")
         trainer.train()
         name_sites(trace, self.owners, self.recorder.sites.vocabularies)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memlab.prediction.limits import unpredictable
+from memlab.prediction.not_predicted import unpredictable
 from memlab.runs.folder import RunFolder
 from memlab.system.machine import Machine
 

@@ -3,7 +3,7 @@
 import pytest
 from folders import MIB, make_config, make_record, write
 
-from memlab.analyse.advise import Training, advise, command_words, deepspeed_of
+from memlab.analyse.advise import TrainingGoal, advise, command_words, deepspeed_of
 from memlab.analyse.collect import collect
 from memlab.core.config import Offload
 from memlab.core.errors import MemlabError
@@ -27,7 +27,7 @@ def runs(tmp_path):
 
 
 def test_the_ranking(runs):
-    advice = advise(runs, Training(samples=1000, epochs=2, tokens=512))
+    advice = advise(runs, TrainingGoal(samples=1000, epochs=2, tokens=512))
     best = advice.best
     assert (best.micro, best.run.choices["offload"]) == (2, "none")
     assert best.seconds == pytest.approx(2000 / (4 / 0.8))
@@ -38,58 +38,60 @@ def test_the_ranking(runs):
 
 
 def test_thrashing_and_tight_runs_carry_a_caution(runs):
-    three = next(each for each in advise(runs, Training(1000, 1, 512)).projections if each.micro == 3)
+    three = next(each for each in advise(runs, TrainingGoal(1000, 1, 512)).projections if each.micro == 3)
     assert three.cautions[0].startswith("thrashes: 25 % fewer samples/s")
     assert three.cautions[1].startswith("tight: 2.5 % of the memory")
 
 
 def test_an_effective_batch_sets_the_accumulation(runs):
-    advice = advise(runs, Training(1000, 1, 512, effective_batch=8))
+    advice = advise(runs, TrainingGoal(1000, 1, 512, effective_batch=8))
     assert {(each.micro, each.accumulation) for each in advice.projections} == {(1, 4), (2, 2)}
     assert "batch.accumulation=2" in command_words(advice.best)
     assert deepspeed_of(advice.best)["gradient_accumulation_steps"] == 2
 
 
 def test_a_smaller_gpu_leaves_out_what_does_not_fit(runs):
-    reasons = [reason for _, reason in advise(runs, Training(1000, 1, 512, memory_gib=40)).excluded]
+    reasons = [reason for _, reason in advise(runs, TrainingGoal(1000, 1, 512, memory_gib=40)).excluded]
     assert "does not fit in 40 GiB" in reasons
 
 
 def test_the_headroom_is_what_the_driver_has_left(runs):
     for run in runs:
         run.summary["device_used_bytes"] = {"max": 60 * 2**30}
-    assert advise(runs, Training(1000, 1, 512)).best.headroom_bytes == 20 * 2**30
+    assert advise(runs, TrainingGoal(1000, 1, 512)).best.headroom_bytes == 20 * 2**30
     with pytest.raises(MemlabError, match="does not fit in 40 GiB"):
-        advise(runs, Training(1000, 1, 512, memory_gib=40))
+        advise(runs, TrainingGoal(1000, 1, 512, memory_gib=40))
 
 
 def test_a_run_that_does_not_last_is_left_out(runs):
     for run in runs:
         run.summary["verdict"] = "does_not_last" if run.config["batch"]["micro"] == 2 else "fits"
-    advice = advise(runs, Training(1000, 1, 512))
+    advice = advise(runs, TrainingGoal(1000, 1, 512))
     assert advice.best.micro == 1 and "does not last: its memory grows with each step" in dict(advice.excluded).values()
 
 
 def test_the_price_can_be_given(runs):
-    advice = advise(runs, Training(1000, 1, 512, usd_per_gpu_hour=18.0))
+    advice = advise(runs, TrainingGoal(1000, 1, 512, usd_per_gpu_hour=18.0))
     assert advice.best.usd == pytest.approx(advice.best.seconds / 100)
 
 
 def test_what_to_measure_next(tmp_path):
     add(tmp_path, 1, 0.5)
     add(tmp_path, 2, 0.8)
-    at_the_edge = advise(collect([tmp_path]).runs, Training(1000, 1, 512))
+    at_the_edge = advise(collect([tmp_path]).runs, TrainingGoal(1000, 1, 512))
     assert at_the_edge.next[0].startswith("batch.micro=3: 2 is the largest batch tried")
     add(tmp_path, 6, 1.0, status="gpu_oom")
     assert (
-        advise(collect([tmp_path]).runs, Training(1000, 1, 512)).next[0].startswith("batch.micro=4: nothing was tried")
+        advise(collect([tmp_path]).runs, TrainingGoal(1000, 1, 512))
+        .next[0]
+        .startswith("batch.micro=4: nothing was tried")
     )
     add(tmp_path, 3, 1.0, status="gpu_oom")
-    assert advise(collect([tmp_path]).runs, Training(1000, 1, 512)).next == ()
+    assert advise(collect([tmp_path]).runs, TrainingGoal(1000, 1, 512)).next == ()
 
 
 def test_nothing_can_do_it(runs):
     with pytest.raises(MemlabError, match="No run has a sequence length of 4,096 tokens; the nearest have 512"):
-        advise(runs, Training(1000, 1, 4096))
+        advise(runs, TrainingGoal(1000, 1, 4096))
     with pytest.raises(MemlabError, match="None of the 5 runs at 512 tokens can do this training"):
-        advise(runs, Training(1000, 1, 512, effective_batch=7))
+        advise(runs, TrainingGoal(1000, 1, 512, effective_batch=7))

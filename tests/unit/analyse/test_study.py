@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from memlab.analyse.advise import Training, advise
+from memlab.analyse.advise import TrainingGoal, advise
 from memlab.analyse.collect import collect
 from memlab.analyse.diff import compare
 from memlab.analyse.effects import effects_by, effects_of_sets
@@ -73,7 +73,7 @@ def test_from_batch_13_to_14_it_thrashes(runs):
 
 
 def test_no_offload_beats_offload_over_two_epochs(runs):
-    advice = advise(runs, Training(samples=9846, epochs=2, tokens=2048))
+    advice = advise(runs, TrainingGoal(samples=9846, epochs=2, tokens=2048))
     assert (advice.best.micro, advice.best.run.choices["offload"]) == (2, "none")
     assert advice.best.seconds == pytest.approx(1725, abs=2)
     assert advice.best.usd == pytest.approx(6.87, abs=0.01)

@@ -10,7 +10,7 @@ import pytest
 from memlab.core.optimizers import DEEPSPEED, NAMES, OF_PACKAGES, OF_TRANSFORMERS, package_of
 from memlab.core.plan import make_plan
 from memlab.core.sizes import GIB
-from memlab.prediction.limits import unpredictable
+from memlab.prediction.not_predicted import unpredictable
 from memlab.rules.unsupported import unsupported
 from memlab.system.machine import Gpu, Machine
 

@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from memlab.core.config import Config, from_dict, to_dict
-from memlab.core.finding import FAIL, OK, WARN
+from memlab.core.diagnosis import FAIL, OK, WARN
 from memlab.core.plan import Plan, make_plan
 from memlab.core.sizes import GIB
 from memlab.launch.doctor import checks

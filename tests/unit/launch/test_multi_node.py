@@ -9,7 +9,7 @@ import pytest
 from memlab.core.errors import ConfigError
 from memlab.core.plan import config_hash, make_plan
 from memlab.core.summary import summarise
-from memlab.launch.command import command
+from memlab.launch.launcher_line import command
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
 from memlab.rules.unsupported import unsupported
 from memlab.runs.folder import RunFolder

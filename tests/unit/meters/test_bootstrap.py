@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memlab.meters.install import environment, install, remove
-from memlab.meters.options import Options
+from memlab.meters.options import MeterOptions
 
 SAYS_WHAT_IT_MEETS = """
 import sys
@@ -21,7 +21,7 @@ print("torch" in sys.modules, "started" in sys.modules)
 @pytest.fixture
 def run(tmp_path: Path):
     """``run("code", site="code")``: standard output of a process with the bootstrap and a sitecustomize of its own."""
-    folder = install(tmp_path / "run", Options(folder=str(tmp_path / "run")))
+    folder = install(tmp_path / "run", MeterOptions(folder=str(tmp_path / "run")))
     (folder / "memlab_attach" / "meters" / "start.py").write_text(
         "import sys\ndef begin(options):\n    sys.modules['started'] = options\n"
     )
@@ -90,7 +90,7 @@ def test_the_path_is_the_callers(run, tmp_path):
 
 
 def test_a_failing_meter_is_said_and_the_script_goes_on(tmp_path):
-    folder = install(tmp_path, Options(folder=str(tmp_path)))
+    folder = install(tmp_path, MeterOptions(folder=str(tmp_path)))
     (folder / "memlab_attach" / "meters" / "start.py").write_text("1 / 0")
     (tmp_path / "torch.py").write_text("")
     done = subprocess.run(

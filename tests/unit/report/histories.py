@@ -10,7 +10,7 @@ from memlab.analyse.explain.accounting import by_kind, side_by_side
 from memlab.analyse.explain.explained import Explained, History, explain_history
 from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.outside import ModelledDevice
-from memlab.analyse.explain.remedies import Needs, Remedies, Remedy
+from memlab.analyse.explain.remedies import NeededPeaks, Remedies, Remedy
 from memlab.core.config import Config, Hardware
 from memlab.core.record import PHASES
 from memlab.simulator.allocator import Options, RecordingAllocator, parse
@@ -91,7 +91,7 @@ def out_of_memory() -> Explained:
 
 def remedies_of(rank: Explained) -> Remedies:
     """Return one change that would save 40 MiB, one that saves nothing, one without a prediction, and one not tried."""
-    base = Needs(280 * MIB, 290 * MIB, 300 * MIB, GIB, "does_not_fit", None, rank)
+    base = NeededPeaks(280 * MIB, 290 * MIB, 300 * MIB, GIB, "does_not_fit", None, rank)
     saved = replace(base, verdict="fits", allocated=240 * MIB, reserved=250 * MIB, used=260 * MIB)
     blocks = side_by_side([by_kind(rank.peak.holdings)] * 2)
     tried = [

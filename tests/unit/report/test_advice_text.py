@@ -8,10 +8,10 @@ import pytest
 from folders import make_config, make_record, write
 from sweeps import add_point, small_sweep
 
-from memlab.analyse.advise import Training, advise, command_words
+from memlab.analyse.advise import TrainingGoal, advise, command_words
 from memlab.analyse.collect import collect
 from memlab.core.config_experiment import Hardware
-from memlab.core.config_experiment import Training as TrainingGroup
+from memlab.core.config_experiment import TrainingGoal as TrainingGroup
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
 from memlab.report.advice_text import sentences, show_advice
@@ -19,7 +19,7 @@ from memlab.report.text import console
 
 
 def test_the_first_sentence_is_the_recommendation_and_the_command_is_whole(tmp_path, monkeypatch):
-    advice = advise(collect([small_sweep(tmp_path)]).runs, Training(samples=1000, epochs=1, tokens=512))
+    advice = advise(collect([small_sweep(tmp_path)]).runs, TrainingGoal(samples=1000, epochs=1, tokens=512))
     monkeypatch.setenv("COLUMNS", "80")
     out = console(io.StringIO())
     show_advice(advice, out)
@@ -31,7 +31,7 @@ def test_the_first_sentence_is_the_recommendation_and_the_command_is_whole(tmp_p
 
 
 def test_of_several_models_it_says_how_to_ask_about_one(tmp_path):
-    training, told = Training(samples=1000, epochs=1, tokens=512), "The runs have 2 models"
+    training, told = TrainingGoal(samples=1000, epochs=1, tokens=512), "The runs have 2 models"
     assert told not in " ".join(sentences(advise(collect([small_sweep(tmp_path / "a")]).runs, training)))
     add_point(tmp_path / "b", 512, choices={"model": "large", "zero_stage": "zero2", "allocator": "default"})
     add_point(tmp_path / "c", 512, choices={"model": "small", "zero_stage": "zero2", "allocator": "default"})
@@ -53,7 +53,7 @@ def bounds(tmp_path):
 
 
 def test_a_bound_is_written_at_least_and_ranks_nothing(bounds):
-    advice = advise(bounds, Training(samples=1000, tokens=512))
+    advice = advise(bounds, TrainingGoal(samples=1000, tokens=512))
     assert [each.micro for each in advice.projections] == [1, 2]  # the most free memory first
     assert advice.cheapest is None
     first, _, why, *_ = sentences(advice)
@@ -67,7 +67,7 @@ def test_the_price_of_a_machine_that_is_rented_whole_is_there_too(tmp_path):
     config = make_config(512, 1)
     config = replace(config, hardware=replace(config.hardware, gpu="A100-SXM4-80GB", gpus=4, usd_per_gpu_hour=1.79))
     write(tmp_path, make_record(config, {"zero_stage": "zero2"}, "ok", seconds=1.0, allocated=GIB))
-    advice = advise(collect([tmp_path]).runs, Training(samples=3600 * 4))
+    advice = advise(collect([tmp_path]).runs, TrainingGoal(samples=3600 * 4))
     assert advice.best.usd == pytest.approx(4 * 1.79)
     assert "The price is $7.16 an hour for 4 GPUs; Lambda rents 8, for $14.32." in sentences(advice)
 
@@ -76,7 +76,7 @@ def test_the_price_of_a_machine_that_is_rented_whole_is_there_too(tmp_path):
 def test_a_list_price_is_named_where_the_record_has_none(tmp_path, given, usd):
     config = make_config(512, 1, hardware=Hardware(gpu="NVIDIA H200", memory_gib=140.0))
     write(tmp_path, make_record(config, {"zero_stage": "zero2"}, "ok", seconds=1.0, allocated=GIB))
-    advice = advise(collect([tmp_path]).runs, Training(samples=3600, usd_per_gpu_hour=given))
+    advice = advise(collect([tmp_path]).runs, TrainingGoal(samples=3600, usd_per_gpu_hour=given))
     told = "The price is $3.50 an hour: the list price of NVIDIA H200 (Nebius, by 2026-11-21)."
     assert advice.best.usd == pytest.approx(usd) and (told in sentences(advice)) == (given is None)
 
@@ -87,7 +87,7 @@ def test_a_command_knows_its_samples_its_length_and_whether_it_was_measured(tmp_
     record.source, record.command = "predicted", {"words": ["python", "train.py"]}
     record.ranks[0]["attached"] = {"training_arguments": {"values": {"max_steps": 500}}}
     write(tmp_path, record)
-    advice = advise(collect([tmp_path]).runs, Training())
+    advice = advise(collect([tmp_path]).runs, TrainingGoal())
     assert (advice.training.samples, advice.training.tokens) == (1000, 512)  # two GPUs, a sample each, 500 steps
     out = console(io.StringIO())
     show_advice(advice, out)
@@ -96,4 +96,4 @@ def test_a_command_knows_its_samples_its_length_and_whether_it_was_measured(tmp_
 
 def test_runs_that_do_not_know_their_samples_are_answered_with_the_option(tmp_path):
     with pytest.raises(MemlabError, match="do not say how many samples the training set has: give the number"):
-        advise(collect([small_sweep(tmp_path)]).runs, Training(tokens=512))
+        advise(collect([small_sweep(tmp_path)]).runs, TrainingGoal(tokens=512))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.simulator.trace.alike_steps import Law, Left, Step, renamed
+from memlab.simulator.trace.alike_steps import AlikeStep, Law, Left, renamed
 from memlab.simulator.trace.events import Alloc, EmptyCache, Free, HostAlloc, HostFree
 from memlab.simulator.trace.trace_format import Site
 from memlab.simulator.trace.work_items import KernelLaunch, StepWork
@@ -10,12 +10,12 @@ from memlab.simulator.trace.work_items import KernelLaunch, StepWork
 SITE = Site("", "aten.cat.default", "model.py:1", "forward", "layers.0", ())
 
 
-def step(length: int, size_of, blocks: int = 1) -> Step:
+def step(length: int, size_of, blocks: int = 1) -> AlikeStep:
     """A step that makes ``blocks`` blocks of one size, and frees the block that it found."""
     events = [*(Alloc(block, size_of(length), 0, 7) for block in range(blocks)), Free(-1)]
     work = StepWork([KernelLaunch(3, 1, 0, 1, 2 * length, (size_of(length), 8), 0)], [1], 2, 0)
     left = [Left(0, (2, length, 4), "bfloat16", "cuda:0")]
-    return Step(length, events, [SITE] * blocks, [(length, 64)] * blocks, work, left, "outputs")
+    return AlikeStep(length, events, [SITE] * blocks, [(length, 64)] * blocks, work, left, "outputs")
 
 
 def rounded(length: int, to: int) -> int:

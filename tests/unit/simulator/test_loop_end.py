@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from memlab.simulator.rank.loop_end import LoopEnd
-from memlab.simulator.trace.epoch_batches import Batch, ReadAhead
+from memlab.simulator.trace.epoch_batches import CollatedBatch, ReadAhead
 
 EVERY = 2
 """Batches of an optimizer step: the looks are that far apart."""
@@ -217,7 +217,7 @@ def test_a_loop_over_whole_epochs_needs_no_second_look():
 
 
 def test_the_first_batches_of_each_rank_are_those_that_were_read_of_them():
-    batches = [Batch(rank, index, (("ids", (2, 8)),)) for rank in (0, 1) for index in (0, 3, 5)]
+    batches = [CollatedBatch(rank, index, (("ids", (2, 8)),)) for rank in (0, 1) for index in (0, 3, 5)]
     read = ReadAhead(batches, {0: list("abcdef"), 1: list("ghijkl")}, total=24, ranks=4, is_shared=True)
     first = read.first(4)
     assert [(batch.rank, batch.index) for batch in first.batches] == [(0, 0), (0, 3), (1, 0), (1, 3)]
@@ -225,5 +225,5 @@ def test_the_first_batches_of_each_rank_are_those_that_were_read_of_them():
 
 
 def test_a_stream_is_known_whole_where_all_batches_that_are_used_were_read():
-    stream = ReadAhead([Batch(0, index, ()) for index in range(5)])
+    stream = ReadAhead([CollatedBatch(0, index, ()) for index in range(5)])
     assert (stream.first(5).total, stream.first(4).total, stream.first(6).total) == (5, 4, None)

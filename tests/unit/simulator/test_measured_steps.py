@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.simulator.trace.alike_steps import Left, Step, renamed
+from memlab.simulator.trace.alike_steps import AlikeStep, Left, renamed
 from memlab.simulator.trace.events import Alloc, BeginPhase, Free, Workspace
 from memlab.simulator.trace.measured_steps import Formulas
 from memlab.simulator.trace.trace_format import Site
@@ -11,16 +11,16 @@ from memlab.simulator.trace.work_items import BeginWorkPhase, KernelLaunch, Step
 SITE = Site("", "aten.cat.default", "model.py:1", "forward", "layers.0", ())
 
 
-def step(size: tuple[int, ...], size_of, phase: int = 3) -> Step:
+def step(size: tuple[int, ...], size_of, phase: int = 3) -> AlikeStep:
     """A micro-step of a batch with the measures ``size``, which makes one block."""
     nbytes = size_of(*size)
     events = renamed([Alloc(50, nbytes, 0, 7), BeginPhase(phase), Workspace(nbytes, 0), Free(50)], [], [])
     items = [KernelLaunch(3, 1, 0, 1, 2 * size[0], (nbytes, 8), 0), BeginWorkPhase(4, 5, phase)]
     left = [Left(0, (size[0], 4), "bfloat16", "cuda:0")]
-    return Step(size, events, [SITE], [(size[0], 64)], StepWork(items, [1, 1], 2, 0), left, "loss")
+    return AlikeStep(size, events, [SITE], [(size[0], 64)], StepWork(items, [1, 1], 2, 0), left, "loss")
 
 
-def formulas_of(steps: list[Step]) -> Formulas | None:
+def formulas_of(steps: list[AlikeStep]) -> Formulas | None:
     return Formulas.of([each.outline for each in steps[:-1]], steps[-1], tensors=1)
 
 
@@ -67,7 +67,7 @@ def test_a_step_is_cut_at_its_phases():
 
 
 def test_steps_that_free_what_they_find_in_another_order_are_not_alike():
-    def freeing(*keys: int) -> Step:
-        return Step((1,), [Free(key) for key in keys], [], [], StepWork([], [], 0, 0), [], "")
+    def freeing(*keys: int) -> AlikeStep:
+        return AlikeStep((1,), [Free(key) for key in keys], [], [], StepWork([], [], 0, 0), [], "")
 
     assert freeing(-1, -2).form == freeing(-1, -2).form != freeing(-2, -1).form

@@ -15,7 +15,7 @@ from memlab.analyse.explain.outside import (
     RANKS,
     TRITON,
     Outside,
-    Reading,
+    OutsideReading,
     Readings,
     handles_made,
 )
@@ -38,10 +38,10 @@ READINGS = [
 ]
 
 
-def readings(told: bool = True) -> list[Reading]:
+def readings(told: bool = True) -> list[OutsideReading]:
     """``told``: whether the driver tells what this process uses."""
     return [
-        Reading(phase, module, call, total * MIB, {"1": others * MIB} if told else None, begin, end)
+        OutsideReading(phase, module, call, total * MIB, {"1": others * MIB} if told else None, begin, end)
         for phase, module, call, total, others, begin, end in READINGS
     ]
 
@@ -84,8 +84,8 @@ def test_without_a_context_nothing_can_be_allocated_so_it_is_there_from_the_begi
 def test_the_context_of_another_rank_is_a_part_of_its_own():
     context, grown = {"1": 25 * MIB, "8": 520 * MIB}, {"1": 26 * MIB, "8": 522 * MIB, "9": 520 * MIB}
     found = [
-        Reading("", "", "set_device", 1076 * MIB, context, 10, 20),
-        Reading("load", "", None, 1691 * MIB, grown, 30, 40),
+        OutsideReading("", "", "set_device", 1076 * MIB, context, 10, 20),
+        OutsideReading("load", "", None, 1691 * MIB, grown, 30, 40),
     ]
     outside = Outside(Readings((550 * MIB, context), found), [], strays={"8": 1, "9": 2})
     assert mib(outside.shares(15)) == {CONTEXT: 526, PROCESSES: 30, RANKS: {"rank 1": 520}}
@@ -99,10 +99,10 @@ def test_the_context_of_another_rank_is_a_part_of_its_own():
 
 def test_convolutions_and_triton_kernels_are_parts_of_their_own():
     found = [
-        Reading("", "", "set_device", 526 * MIB, None, 10, 20),
-        Reading("forward", "conv", "convolution", 596 * MIB, None, 30, 40),
-        Reading("forward", "conv2", "convolution", 662 * MIB, None, 50, 60),
-        Reading("forward", "act", "Triton kernel _swiglu", 664 * MIB, None, 70, 80),
+        OutsideReading("", "", "set_device", 526 * MIB, None, 10, 20),
+        OutsideReading("forward", "conv", "convolution", 596 * MIB, None, 30, 40),
+        OutsideReading("forward", "conv2", "convolution", 662 * MIB, None, 50, 60),
+        OutsideReading("forward", "act", "Triton kernel _swiglu", 664 * MIB, None, 70, 80),
     ]
     assert mib(Outside(Readings(NOTHING, found), handles=[45]).shares(99)) == {
         CONTEXT: 526,
@@ -132,7 +132,7 @@ def test_where_the_driver_does_not_tell_of_processes_all_belongs_to_what_ran():
 
 
 def test_a_context_that_came_with_other_things_is_called_so():
-    first = Reading("load", "", None, 3800 * MIB, {"1": 3270 * MIB}, 10, 20)
+    first = OutsideReading("load", "", None, 3800 * MIB, {"1": 3270 * MIB}, 10, 20)
     shares = mib(Outside(Readings((730 * MIB, {"1": 715 * MIB}), [first]), []).shares(15))
     assert shares == {PROCESSES: 730 + 2555, CONTEXT: {"with all that came in load": 515}}
 
@@ -146,13 +146,16 @@ def test_a_context_that_came_with_other_things_is_called_so():
     ],
 )
 def test_collectives_and_groups_are_named_in_words(call, words):
-    found = [Reading("", "", "set_device", 526 * MIB, None, 10, 20), Reading("load", "", call, 915 * MIB, None, 30, 40)]
+    found = [
+        OutsideReading("", "", "set_device", 526 * MIB, None, 10, 20),
+        OutsideReading("load", "", call, 915 * MIB, None, 30, 40),
+    ]
     ((name, _),) = mib(Outside(Readings(NOTHING, found), []).shares(99))[NCCL].items()
     assert name.startswith(words) and name.endswith(", in load")
 
 
 def test_a_context_before_set_device_came_with_what_ran_there():
-    first = Reading("load", "", "set_device", 615 * MIB, {}, 10, 20, reserved=2 * MIB)
+    first = OutsideReading("load", "", "set_device", 615 * MIB, {}, 10, 20, reserved=2 * MIB)
     assert mib(Outside(Readings(NOTHING, [first]), []).shares(15)) == {CONTEXT: {"with all that came in load": 615}}
 
 
@@ -184,7 +187,7 @@ def test_readings_are_taken_from_the_marks(tmp_path):
     values = {"pieces": [], "first_piece": 3, "outside": one_gpu({"used_bytes": 1, "processes": {}}, [reading])}
     found, driver = marks(tmp_path, values)
     assert found.first == 3
-    expected = [Reading("", "", "set_device", 6, {"1": 2}, 5, 9, reserved=4)]
+    expected = [OutsideReading("", "", "set_device", 6, {"1": 2}, 5, 9, reserved=4)]
     assert driver.on(0) == Readings((1, {}), expected, gpu=0)
     devices = values["outside"]["devices"]
     devices["1"] = devices.pop("0") | {"gpu": 5}

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from memlab.analyse.explain.time_by_kind import Comparison, KindTime, compare, predicted_step, profiled
+from memlab.analyse.explain.time_by_kind import KindTime, TimeComparison, compare, predicted_step, profiled
 from memlab.core.basis import BOUND, Basis
 from memlab.core.config import Config, Hardware, Training
 from memlab.core.errors import RecordError
@@ -113,7 +113,7 @@ def test_a_command_is_compared_with_its_prediction(tmp_path, capsys):
 
 
 def test_a_step_that_only_the_profiler_timed_is_called_so(capsys):
-    show_time_by_kind(Comparison(profiled(MEASURED), None, None, "no prediction"), console())
+    show_time_by_kind(TimeComparison(profiled(MEASURED), None, None, "no prediction"), console())
     text = " ".join(capsys.readouterr().out.split())
     assert "A profiled step took 10.0 ms." in text
     assert "step with the profiler" in text and "without the profiler" not in text

@@ -18,7 +18,7 @@ from memlab.launch.outcome import NO_STEP, NOT_ATTACHED
 from memlab.launch.user_command import supervise
 from memlab.launch.user_command.measure import CommandNotFound, check_program, measure
 from memlab.meters import install
-from memlab.meters.options import Options
+from memlab.meters.options import MeterOptions
 from memlab.runs.folder import RunFolder
 from memlab.system.deadman import marked
 
@@ -68,7 +68,7 @@ def memlab(*words: str, **options) -> subprocess.Popen:
 
 
 def test_a_command_becomes_an_ordinary_run_folder(folder):
-    record = measure(python(STAND_IN + "leave()"), folder, Options(steps=3))
+    record = measure(python(STAND_IN + "leave()"), folder, MeterOptions(steps=3))
     assert (record.status, record.command["exit_code"]) == ("ok", 0)
     assert folder.read_record().summary == record.summary
     assert folder.read_plan().config.training.loop == "command"

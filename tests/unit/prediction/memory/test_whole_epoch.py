@@ -12,7 +12,7 @@ from memlab.prediction.memory.replay import Replay, replay
 from memlab.prediction.memory.whole_epoch import amounts_at, other_orders, with_whole_epoch
 from memlab.simulator.allocator import Options
 from memlab.simulator.outside.appearances import Appearance
-from memlab.simulator.trace.epoch_batches import Batch, EpochOrder, ReadAhead
+from memlab.simulator.trace.epoch_batches import CollatedBatch, EpochOrder, ReadAhead
 from memlab.simulator.trace.events import Alloc, BeginPhase, Event, Free, Synchronize
 from memlab.simulator.trace.trace_format import Piece, Site, Trace
 
@@ -99,7 +99,7 @@ def short(epoch: list[int], dearest: int, **options) -> Trace:
     is_random = options.pop("is_random", False)
     ran = [0, 1, dearest, 2]
     trace = Script(**options).run([epoch[place] for place in ran], len(ran), evaluates)
-    batches = [Batch(0, place, (("ids", (2, length)),)) for place, length in enumerate(epoch)]
+    batches = [CollatedBatch(0, place, (("ids", (2, length)),)) for place, length in enumerate(epoch)]
     trace.order = EpochOrder.of(
         ReadAhead(batches, {0: [None] * len(epoch)}),
         0,
@@ -257,7 +257,7 @@ def test_a_size_that_follows_from_values_is_not_carried_far():
 
 
 def test_an_order_is_not_known_where_a_window_that_ran_was_not_read():
-    read = ReadAhead([Batch(0, 0, (("ids", (2, 8)),))], {0: [None] * 4})
+    read = ReadAhead([CollatedBatch(0, 0, (("ids", (2, 8)),))], {0: [None] * 4})
     facts = dict(given=1, steps=1, steps_before=0, every=None, is_random=False, labels_matter=False)
     assert EpochOrder.of(read, 0, 1, [(0, 0), (0, 1)], **facts) is None
     assert EpochOrder.of(read, 0, 1, [(0, 0)], **facts).windows == 4

@@ -12,7 +12,7 @@ from memlab.files import disk
 from memlab.prediction.traces import choose_traces, store
 from memlab.simulator.trace.events import Alloc
 from memlab.simulator.trace.trace_format import Site, Trace
-from memlab.training.simulated.process import TraceKey
+from memlab.training.simulated.shadow_process import TraceKey
 
 
 def line(micro: int) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.training.simulated.process import LOG, EngineStart, Task, TraceKey, run_shadow
+from memlab.training.simulated.shadow_process import LOG, EngineStart, Task, TraceKey, run_shadow
 
 FAMILY = EngineStart(plan=0, rank=0)
 POINTS = [TraceKey(0, micro, 8) for micro in (1, 2)]
@@ -12,7 +12,7 @@ POINTS = [TraceKey(0, micro, 8) for micro in (1, 2)]
 def reasons(tmp_path, monkeypatch, config):
     """What is told of the first of two points when the processes wrote ``logs`` and no trace."""
     from memlab.core.plan import make_plan
-    from memlab.training.simulated import process as shadow_process
+    from memlab.training.simulated import shadow_process
 
     def told(logs: dict[str, str]) -> str:
         def process(*arguments, **options):

@@ -3,7 +3,7 @@
 import pytest
 
 from memlab.cli.compose import compose_config
-from memlab.prediction.limits import unpredictable
+from memlab.prediction.not_predicted import unpredictable
 from memlab.system.machine import Machine
 
 

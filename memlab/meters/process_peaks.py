@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from .batches import Size
+from .batches import BatchSize
 from .memory import Peaks
-from .phases import IN_A_STEP, ONCE, Piece
+from .phases import IN_A_STEP, ONCE, TimedPiece
 
 
 class Figures:
@@ -25,7 +25,7 @@ class Figures:
         self.total.host_peak_bytes = max((peaks.host_peak_bytes or 0 for peaks in before.values()), default=None)
         self.retries_before, self.ooms_before = other.retries or 0, other.ooms or 0
 
-    def fold(self, key: str | None, step: int | None, piece: Piece) -> None:
+    def fold(self, key: str | None, step: int | None, piece: TimedPiece) -> None:
         """Add a piece. ``key``: its phase as :meth:`key` names it; ``step``: the number of its optimizer step."""
         if piece.reading.retries is not None:
             self.retries, self.ooms = piece.reading.retries, piece.reading.ooms
@@ -46,7 +46,7 @@ class Figures:
         is_first = steps_done == 0 if phase in IN_A_STEP else first is None or first.count == 0
         return f"first_{phase}" if is_first else phase
 
-    def name_batch_of_peak(self, step: int, size: Size | None) -> None:
+    def name_batch_of_peak(self, step: int, size: BatchSize | None) -> None:
         """Say what the batch of a step was, if the highest peak so far is in it."""
         if size is not None and self.peak.get("step") == step:
             self.peak |= {"samples": size.samples, "tokens": size.tokens, "longest_sample": size.longest_sample}

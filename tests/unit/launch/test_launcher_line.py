@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from memlab.core.plan import make_plan
-from memlab.launch.command import command, free_port
+from memlab.launch.launcher_line import command, free_port
 from memlab.runs.folder import RunFolder
 
 

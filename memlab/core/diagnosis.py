@@ -6,7 +6,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One line of the doctor. ``fail``: the run would fail or measure something else; ``warn``: it may."""
 
     status: str  # OK, WARN or FAIL
