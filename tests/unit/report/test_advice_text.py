@@ -10,8 +10,7 @@ from sweeps import add_point, small_sweep
 
 from memlab.analyse.advise import TrainingGoal, advise, command_words
 from memlab.analyse.collect import collect
-from memlab.core.config_experiment import Hardware
-from memlab.core.config_experiment import TrainingGoal as TrainingGroup
+from memlab.core.config_experiment import Hardware, Training
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
 from memlab.report.advice_text import sentences, show_advice
@@ -82,7 +81,7 @@ def test_a_list_price_is_named_where_the_record_has_none(tmp_path, given, usd):
 
 
 def test_a_command_knows_its_samples_its_length_and_whether_it_was_measured(tmp_path):
-    config = make_config(512, 1, training=TrainingGroup(loop="command", command="python train.py"))
+    config = make_config(512, 1, training=Training(loop="command", command="python train.py"))
     record = make_record(config, {"zero_stage": "zero2"}, "ok", seconds=1.0, allocated=GIB)
     record.source, record.command = "predicted", {"words": ["python", "train.py"]}
     record.ranks[0]["attached"] = {"training_arguments": {"values": {"max_steps": 500}}}
