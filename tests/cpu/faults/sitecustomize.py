@@ -34,7 +34,7 @@ def strike(what: str) -> None:
 
 
 class Patch(importlib.abc.MetaPathFinder):
-    """After the target is imported, its Launch strikes at the chosen rank, after the chosen step."""
+    """After the target is imported, its RankLaunch strikes at the chosen rank, after the chosen step."""
 
     def find_spec(self, name, path, target=None):
         if name != TARGET:
@@ -44,7 +44,7 @@ class Patch(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             original(module)
-            self.patch(module.Launch)
+            self.patch(module.RankLaunch)
 
         spec.loader.exec_module = exec_module
         return spec
