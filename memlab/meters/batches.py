@@ -77,7 +77,7 @@ def _is_tokens(value: Any) -> bool:
 
 def _packed_lengths(named: Mapping[str, Any]) -> list[int]:
     """Return the lengths of the samples of a packed batch: its position ids begin at 0 with each sample."""
-    positions = named.get("position_ids")
+    positions: Any = named.get("position_ids")
     if not _is_tokens(positions) or positions.device.type != "cpu" or "attention_mask" in named:
         return []
     starts = (positions.flatten() == 0).nonzero().flatten().tolist()

@@ -86,7 +86,11 @@ class DriverReadings:
 
     def _of(self, device: int) -> dict[str, Any]:
         gpu = index_in_nvml(device)
-        return {"gpu": gpu, "before": self._before.get(gpu), "readings": self._readings[device]}
+        return {
+            "gpu": gpu,
+            "before": None if gpu is None else self._before.get(gpu),
+            "readings": self._readings[device],
+        }
 
 
 def ask_nvml(nvml: Nvml | None, gpu: int | None, question: Callable[[Nvml, int], Any]) -> Any:

@@ -75,7 +75,7 @@ class GrowthWatch:
         end_step, last = self._end_step, compared[-1][0]
         if ended == "finished" and self.steps_of_script is None:
             end_step = last
-        elif ended == "finished" and end_step is None:
+        elif ended == "finished" and end_step is None and self.steps_of_script:
             end_step = self.steps_of_script()
         return {
             "bytes_per_step": each,

@@ -1,6 +1,7 @@
 """Readings of this process's memory, from one boundary of phases to the next, and the peaks of several readings."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,9 +60,9 @@ class Peaks:
         is_counted = reading.peak_allocated is not None
         rises = reading.deciding_peak > self.deciding_peak and (is_counted or self.peak_allocated_bytes is None)
         if is_counted:
-            self.peak_allocated_bytes = max(self.peak_allocated_bytes or 0, reading.peak_allocated)
-            self.peak_active_bytes = max(self.peak_active_bytes or 0, reading.peak_active)
-            self.peak_reserved_bytes = max(self.peak_reserved_bytes or 0, reading.peak_reserved)
+            self.peak_allocated_bytes = max(self.peak_allocated_bytes or 0, reading.peak_allocated or 0)
+            self.peak_active_bytes = max(self.peak_active_bytes or 0, reading.peak_active or 0)
+            self.peak_reserved_bytes = max(self.peak_reserved_bytes or 0, reading.peak_reserved or 0)
             self.end_allocated_bytes, self.end_requested_bytes = reading.allocated, reading.requested
         if reading.used is not None:
             self.used_bytes = max(self.used_bytes or 0, reading.used)
@@ -89,7 +90,7 @@ class Memory:
         """Let the script keep its own view of all figures that memlab resets."""
         self.host.install()
         if self.counters:
-            self.counters.before_script_reset = self._hold
+            self.counters.before_script_reset = partial(self._hold, self.counters)
             self.counters.install()
 
     @property
@@ -114,18 +115,17 @@ class Memory:
     def turn(self) -> Reading:
         """Return the figures since the last turn, and reset the peaks. No synchronisation, no allocation."""
         reading = Reading(*self.host.turn())
-        device = self.device
-        stats = None if device is None else self.counters.read(device)
-        if not stats:
+        device, counters = self.device, self.counters
+        if device is None or counters is None or not (stats := counters.read(device)):
             return reading
         peaks = peaks_of(stats)
         held = self._held.pop(device, peaks)
         reading.allocated = stats["allocated_bytes"]["all"]["current"]
         reading.requested = stats["requested_bytes"]["all"]["current"]
         reading.peak_allocated, reading.peak_active, reading.peak_reserved = map(max, peaks, held)
-        reading.retries, reading.ooms = self.counters.totals(device, stats)
+        reading.retries, reading.ooms = counters.totals(device, stats)
         reading.used = self._used_bytes(device, stats["reserved_bytes"]["all"]["current"])
-        self.counters.reset_peaks(device, stats)
+        counters.reset_peaks(device, stats)
         return reading
 
     def others(self) -> list[dict[str, Any]]:
@@ -150,8 +150,8 @@ class Memory:
             self._asked_at, self._used = (device, reserved), total - free
         return self._used
 
-    def _hold(self, device: int) -> None:
-        peaks = peaks_of(self.counters.read(device))
+    def _hold(self, counters: Counters, device: int) -> None:
+        peaks = peaks_of(counters.read(device))
         self._held[device] = tuple(map(max, peaks, self._held.get(device, peaks)))
 
 

@@ -7,6 +7,7 @@ call have the same calling frame, so the frame's depth and code tell which call 
 import sys
 from traceback import walk_stack
 from types import CodeType, FrameType
+from typing import Any
 
 
 class OptimizerCall:
@@ -36,14 +37,14 @@ class OptimizerCall:
 
 def _call_of_step() -> tuple[int, CodeType]:
     """Return the depth in the stack and the code of the function that called memlab, such as torch's hooks of steps."""
-    frame = sys._getframe()
+    frame: Any = sys._getframe()
     while (frame.f_globals.get("__package__") or "").startswith(__package__):  # that of a script is None
         frame = frame.f_back
     return _depth(frame), frame.f_code
 
 
 def _is_running(depth: int, code: CodeType) -> bool:
-    frame = sys._getframe()
+    frame: Any = sys._getframe()
     for _ in range(_depth(frame) - depth):
         frame = frame.f_back
     return _depth(frame) == depth and frame.f_code is code

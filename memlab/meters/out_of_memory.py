@@ -108,7 +108,8 @@ class OutOfMemoryKeeper:
         """Remember a part of the run. Parts outside the phases are left out."""
         now = piece.reading
         if phase is not None and now.allocated is not None:
-            self._parts.append(PastPart(phase, step, time.time(), now.allocated, now.peak_allocated, now.peak_reserved))
+            peaks = now.peak_allocated or 0, now.peak_reserved or 0
+            self._parts.append(PastPart(phase, step, time.time(), now.allocated, *peaks))
 
     def forget_parts(self) -> None:
         """Forget the parts of the run so far: another one begins in this process."""

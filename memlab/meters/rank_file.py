@@ -104,7 +104,7 @@ class RankFile:
         figures, total = session.figures, session.figures.total
         names = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
         phases = {phase: {name: getattr(each, name) or 0 for name in names} for phase, each in figures.phases.items()}
-        properties = None if device is None else torch.cuda.get_device_properties(device)
+        properties: Any = None if device is None else torch.cuda.get_device_properties(device)
         warmup = session.options.warmup or 1
         seconds = session.rows.seconds if outcome["ended"] != "running" else []  # many, and the rows have them
         trained: dict[str, Any] = next((model for model in session.facts.get("models", ()) if model["trained"]), {})

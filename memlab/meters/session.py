@@ -395,13 +395,13 @@ class Session:
 
     def _ended(self, piece: phases.TimedPiece) -> None:
         """Fold a piece into the figures, and into the running step."""
-        in_step = self.step is not None and not self.timeline.beside_steps
-        key, number = self.figures.key(piece.phase, self.steps_done), self.step.number if in_step else None
+        in_step = None if self.timeline.beside_steps else self.step
+        key, number = self.figures.key(piece.phase, self.steps_done), None if in_step is None else in_step.number
         for piece_ended in self.callbacks.piece:
             piece_ended(key, number, piece)
         self.figures.fold(key, number, piece)
-        if in_step:
-            self.step.fold(piece)
+        if in_step is not None:
+            in_step.fold(piece)
 
 
 def _is_started_as_rank() -> bool:

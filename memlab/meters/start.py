@@ -76,7 +76,7 @@ def _record(session: Session, file: RankFile, options: MeterOptions) -> MemoryHi
     on_out_of_memory = callbacks.out_of_memory
 
     def step_ends() -> None:
-        if session.steps_done >= options.explain:
+        if options.explain is not None and session.steps_done >= options.explain:
             history.keep()
 
     def runs_out_of_memory(request: FailedRequest, where: str | None) -> None:

@@ -56,9 +56,9 @@ def models(session: Session) -> list[dict[str, Any]]:
 
 def _described(model: torch.nn.Module, parameters: list[torch.nn.Parameter]) -> dict[str, Any]:
     total, trainable = parameter_counts(model)
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     adapters = getattr(model, "peft_config", None)
-    quantization = getattr(config, "quantization_config", None)
+    quantization: Any = getattr(config, "quantization_config", None)
     convolutions = (module for module in model.modules() if isinstance(module, torch.nn.modules.conv._ConvNd))
     of_convolutions = (parameter for module in convolutions for parameter in module.parameters(recurse=False))
     return {

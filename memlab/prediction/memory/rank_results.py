@@ -136,10 +136,10 @@ def command_memory(trace: Trace, replay: Replay, outside: Sequence[OutsidePart])
 
 def out_of_memory(trace: Trace, replay: Replay) -> dict[str, Any]:
     """Return the replay's out-of-memory with the step and the user's line, as the meters name them."""
-    piece = trace.pieces[len(replay.pieces) - 1]
-    request = trace.events[replay.oom["event"]]
+    piece, oom = trace.pieces[len(replay.pieces) - 1], replay.oom or {}
+    request = trace.events[oom["event"]]
     line = trace.sites[request.site].user_line if isinstance(request, Alloc) else None  # of a Workspace not known
-    return {**replay.oom, **_step(piece), "where": line or piece.where}
+    return {**oom, **_step(piece), "where": line or piece.where}
 
 
 def _step(piece: Piece) -> dict[str, int | None]:
@@ -174,7 +174,7 @@ def _steps(parts: Sequence[_Part]) -> dict[int, dict[str, Any]]:
     in_steps = [part for part in parts if part.piece.step is not None]
     retries = _retries(in_steps)
     found = {}
-    for number, own in grouped(in_steps, lambda part: part.piece.step).items():
+    for number, own in grouped(in_steps, lambda part: part.piece.step or 0).items():
         in_phases = grouped((part for part in own if part.phase), lambda part: part.phase.removeprefix("first_"))
         peaks = {name: _peaks(each) for name, each in in_phases.items()}
         highest = max(own, key=lambda part: part.memory.peak_allocated)
@@ -195,7 +195,7 @@ def _retries(parts: Sequence[_Part]) -> Counter[int]:
     ``parts``: those in steps."""
     found: Counter[int] = Counter()
     for before, part in zip([0, *(part.memory.retries for part in parts)], parts, strict=False):
-        found[part.piece.step] += part.memory.retries - before
+        found[part.piece.step or 0] += part.memory.retries - before
     return found
 
 
@@ -280,7 +280,7 @@ def _rank_result(config: Config, rank: RankReplays, gpu: GpuMemory, number: int,
 
 
 def _model_flops(config: Config, trace: Trace) -> float:
-    by_token, by_pair = trace.model_flops
+    by_token, by_pair = trace.model_flops or (0.0, 0.0)
     samples, tokens = config.batch.micro * config.batch.accumulation, config.seq_len.tokens
     return samples * (by_token * tokens + by_pair * tokens**2)
 

@@ -36,11 +36,11 @@ def with_release_delays(trace: Trace, config: Config, costs: Costs) -> Trace:
         known[origins[index]].append(delay)
     events: list[Any] = list(trace.events)  # those at the indices of ``origins`` are of type Free
     for index, where in origins.items():
-        delay = delays.get(index)
-        if delay is None and known[where]:
-            delay = known[where][0]
+        own = delays.get(index)
+        if own is None and known[where]:
+            own = known[where][0]
             known[where].rotate(-1)
-        events[index] = events[index]._replace(release_delay=delay or 0)
+        events[index] = events[index]._replace(release_delay=own or 0)
     return replace(trace, events=events).only([not isinstance(event, Synchronize) for event in events])
 
 

@@ -344,8 +344,8 @@ class _WholeRun:
                 continue
             if isinstance(event, BeginPhase):
                 piece = next(pieces)
-                is_copy = place is not None and piece.step is not None
-                self._pieces.append(replace(piece, step_of_epoch=piece.step + later) if is_copy else piece)
+                step = None if place is None else piece.step
+                self._pieces.append(piece if step is None else replace(piece, step_of_epoch=step + later))
             if amounts and isinstance(event, MAKE) and event.key in amounts:
                 copy = with_numbers(copy, amounts[event.key])
             self._add(copy, self._origins[event.key] if isinstance(event, MAKE) else None)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from memlab.core.config import Config
+from memlab.core.sizes import UNLIMITED
 from memlab.prediction.memory.rank_replays import RankReplays
 from memlab.prediction.memory.rank_results import gpu_memory
 from memlab.prediction.time.calibrate import Calibration
@@ -24,7 +25,7 @@ def with_workspaces(
     ``traces``: of the ranks. ``need``: keys of :class:`RankResult` -> bytes of the rank with the most. ``taking``: what
     :func:`figures_with_workspaces` returned.
     """
-    limit = gpu_memory(config, traces.values()).total
+    limit = gpu_memory(config, traces.values()).total or UNLIMITED
     apart = max(_apart([each.nbytes for _, each in of_kinds(trace.events, Workspace)]) for trace in traces.values())
     # Workspaces that find no free block are reserved, but in no other allocated peak than those of ``taking``.
     at_most = {key: min(nbytes + apart, limit) for key, nbytes in need.items()} | {"peak_allocated_bytes": 0}
@@ -51,7 +52,7 @@ def _figures_with_workspaces(config: Config, trace: Trace, calibration: Calibrat
         "peak_reserved_bytes": replay.peak_reserved,
         "device_used_bytes": replay.peak_reserved + gpu.outside,
     }
-    return dict.fromkeys(figures, gpu.total) if replay.oom else figures
+    return dict.fromkeys(figures, gpu.total or UNLIMITED) if replay.oom else figures
 
 
 def _apart(sizes: list[int]) -> int:

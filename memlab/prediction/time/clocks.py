@@ -95,7 +95,7 @@ class Clocks:
     collective or copy began. The hardware entry must have all specifications."""
 
     def __init__(self, config: Config, costs: Costs):
-        hardware = config.hardware
+        hardware: Any = config.hardware  # with all specifications
         self.costs = costs
         self.module_s = costs.module_s + (costs.hook_s if config.zero_stage.stage == 3 else 0.0)
         self._host_byte_s = costs.host_byte_s * hardware.gpus  # the ranks of a node share its host

@@ -34,11 +34,11 @@ def keys(plan: Plan) -> list[TraceKey]:
 
 def known_traces(plan: Plan) -> dict[int, Trace] | None:
     """Return the traces of the ranks that differ; ``None`` where a shadow run is needed."""
-    found = {}
+    found: dict[int, Trace] = {}
     for key in keys(plan):
-        found[key.rank] = known(plan, key)
-        if found[key.rank] is None:
+        if (trace := known(plan, key)) is None:
             return None
+        found[key.rank] = trace
     return found
 
 

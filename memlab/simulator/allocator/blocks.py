@@ -130,7 +130,7 @@ class ExpandableSegments:
             return None
         while block.size < size:
             behind = block.next
-            if not self._map(behind, min(size - block.size, behind.size)):
+            if behind is None or not self._map(behind, min(size - block.size, behind.size)):
                 return None
             block = behind
         pool.free.remove(block)
@@ -157,9 +157,9 @@ class ExpandableSegments:
     def whole_pages(self, block: Block) -> tuple[int, int]:
         """Return where the first whole page of a block starts and the last one ends; there is none if that is no
         range."""
-        page = self._page(block.pool)
-        start = block.base + -(-(block.address - block.base) // page) * page
-        return start, block.base + (block.address + block.size - block.base) // page * page
+        page, base = self._page(block.pool), block.base or 0
+        start = base + -(-(block.address - base) // page) * page
+        return start, base + (block.address + block.size - base) // page * page
 
     def _find(self, pool: Pool, size: int) -> Block:
         """Return the first block of the run of free and unmapped blocks that has room and lies lowest, or of a new
@@ -177,8 +177,8 @@ class ExpandableSegments:
 
     def _map(self, block: Block, size: int) -> bool:
         """Map the pages that the first ``size`` bytes of an unmapped block need, and merge it with its neighbours."""
-        pool, page = block.pool, self._page(block.pool)
-        end = block.base + -(-(block.address + size - block.base) // page) * page
+        pool, page, base = block.pool, self._page(block.pool), block.base or 0
+        end = base + -(-(block.address + size - base) // page) * page
         size = min(end - block.address, block.size)
         if not self._reserve(block, size):
             return False

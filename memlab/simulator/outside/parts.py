@@ -112,8 +112,8 @@ def _of_library(appearance: Appearance, seen: set[str], sizes: Sizes) -> list[tu
         size = sizes.handle_in_forward if is_first else sizes.handle_in_backward
         return [(CUBLAS, "of the first thread" if is_first else "of a further thread", size.nbytes)]
     attention = {ATTENTION: sizes.attention_forward, ATTENTION_BACKWARD: sizes.attention_backward}
-    if size := attention.get(appearance.what):
-        return [(KERNELS, appearance.what, size.nbytes)]
+    if of_attention := attention.get(appearance.what):
+        return [(KERNELS, appearance.what, of_attention.nbytes)]
     if appearance.what == STREAM:
         return [] if seen & {STREAM, COMMUNICATOR} else [(KERNELS, STREAM, sizes.stream.nbytes)]
     return list(_of_nccl(appearance, seen, sizes))

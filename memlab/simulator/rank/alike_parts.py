@@ -37,7 +37,8 @@ def traced_part(recorder: Recorder) -> Iterator[Described]:
     def described(
         size: Any, found: Sequence[Any], left: Sequence[torch.Tensor], others: Any, kept: Sequence[int] = ()
     ) -> AlikeStep | None:
-        blocks, numbers = [*map(block_of, left), *kept], made(trace.events[begin:])
+        blocks: list[Any] = [*map(block_of, left), *kept]
+        numbers = made(trace.events[begin:])
         events, counted = renamed(trace.events[begin:], found, blocks), work()
         if counted is None or events is None or not all(map(_is_plain, left)):
             return None

@@ -30,7 +30,7 @@ def path_of(code: str) -> str:
     installed, a path that no file has."""
     package, _, rest = code.partition("/")
     spec = find_spec(package)
-    return "\0" if spec is None else os.path.join(os.path.dirname(spec.origin), rest)
+    return "\0" if spec is None or spec.origin is None else os.path.join(os.path.dirname(spec.origin), rest)
 
 
 _NOT_THE_CALLER = (*map(path_of, PASSES_ON), "<")
@@ -156,7 +156,7 @@ def _label_of_any(code: CodeType) -> str | None:
 
 def _innermost(label_of: Callable[[CodeType], str | None]) -> tuple[str, str]:
     """Return ``package/file.py:line`` and the function of the innermost frame that has a label."""
-    frame = sys._getframe(4)
+    frame: FrameType | None = sys._getframe(4)
     while frame is not None:
         label = label_of(frame.f_code)
         if label is not None:

@@ -50,7 +50,8 @@ class Assumptions:
 
 def _reader() -> FrameType | None:
     """The innermost frame that does not only pass the read on; else that of ``python -c``, which has no file."""
-    frame, of_words = sys._getframe(2), None
+    frame: FrameType | None = sys._getframe(2)
+    of_words = None
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_READER):
         if of_words is None and frame.f_code.co_filename == "<string>":
             of_words = frame
@@ -162,7 +163,7 @@ def _names_in_conditions(function: ast.AST) -> frozenset[str]:
 
 
 def _place(node: ast.expr | ast.stmt) -> Place:
-    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+    return node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0
 
 
 def _is_within(inner: Place, outer: Place) -> bool:

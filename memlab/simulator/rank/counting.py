@@ -274,7 +274,7 @@ class Counter:
         if known.collective is None:
             return
         sides = [sum(map(bytes_in_memory, tensors_in(side))) for side in (*args[:2], out)]
-        group = group_of(func, args)
+        group: Any = group_of(func, args)
         self._add(Collective, device.current_stream(), known.collective, group.size(), max(sides))
         self.collectives += 1
 

@@ -58,8 +58,8 @@ class Generator(torch.Generator):
 
 
 gpus = Gpus()
-recorder = None
-_library: ctypes.CDLL | None = None
+recorder: Any = None  # of this process, from ``install`` on
+_library: Any = None  # a ctypes.CDLL, from ``start`` on
 _callback = None  # keeps the callback alive, because only the library refers to it
 
 

@@ -84,7 +84,7 @@ class FakeResults:
         """Return the result of ``func``."""
         if func is _EMPTY:
             return self._empty(args, kwargs)
-        base = args[0] if args else None
+        base: Any = args[0] if args else None
         if type(base) is FakeTensor:
             if func in IN_PLACE:
                 return base
@@ -136,7 +136,7 @@ class FakeResults:
         known = None if key is None else self._known.get(key, _UNSEEN)
         if known is None or known is _UNSEEN:
             out = self._computed(func, args, kwargs)
-            if known is _UNSEEN:
+            if key is not None and known is _UNSEEN:
                 self._known[key] = _description(out)
             return out
         return self._new(known) if isinstance(known, _Fresh) else tuple(map(self._new, known))

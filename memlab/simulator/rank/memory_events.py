@@ -61,7 +61,7 @@ class LiveAllocator:
         """Set options, in the form of PYTORCH_ALLOC_CONF, before the first request."""
         options = parse(settings)
         self._allocators: dict[int, CachingAllocator] = defaultdict(lambda: CachingAllocator(options))
-        self._requests: dict[int, dict[int, int]] = defaultdict(dict)  # GPU -> key of a block -> bytes
+        self._requests: dict[int | None, dict[int, int]] = defaultdict(dict)  # GPU -> key of a block -> bytes
 
     def now(self, gpu: int | None = 0) -> CachingAllocator:
         """Return the allocator of a GPU, by its number in this process; ``None``: of one that is not used."""

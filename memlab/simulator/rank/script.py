@@ -138,8 +138,8 @@ class _Ending:
 
     def __init__(self, recorder: "Recorder"):
         self.recorder = recorder
-        self.file: RankFile | None = None  # of the meters, which begin after this
-        self.steps: ScriptSteps | None = None
+        self.file: RankFile  # of the meters, which begin after this
+        self.steps: ScriptSteps
         self._pid = os.getpid()
         self._exit = os._exit
         atexit.register(self._at_exit)

@@ -116,29 +116,11 @@ NO_REPLICAS = (
 SET_DEVICE = "call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first use of a GPU"
 
 GPU_PACKAGES = frozenset(
-    [
-        "apex",
-        "bitsandbytes",
-        "causal_conv1d",
-        "deep_ep",
-        "deep_gemm",
-        "fast_hadamard_transform",
-        "fla",
-        "flash_attn_interface",
-        "flashinfer",
-        "grouped_gemm",
-        "kernels",
-        "liger_kernel",
-        "mamba_ssm",
-        "megablocks",
-        "sageattention",
-        "sglang",
-        "transformer_engine",
-        "triton",
-        "unsloth",
-        "vllm",
-        "xformers",
-    ]
+    {
+        *("apex", "bitsandbytes", "causal_conv1d", "deep_ep", "deep_gemm", "fast_hadamard_transform", "fla"),
+        *("flash_attn_interface", "flashinfer", "grouped_gemm", "kernels", "liger_kernel", "mamba_ssm", "megablocks"),
+        *("sageattention", "sglang", "transformer_engine", "triton", "unsloth", "vllm", "xformers"),
+    }
 )
 """Packages with compiled CUDA code that a machine without a GPU cannot install, by the names that programs import."""
 

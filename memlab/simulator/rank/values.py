@@ -77,7 +77,7 @@ class Values:
         self.choices = Choices()
         self._takes = False  # whether any tensor has the value of a healthy run
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+    def of(self, tensor: torch.Tensor) -> Any:
         """Return a host tensor with the values of ``tensor``, or ``None``. Writing to it changes the values."""
         if not isinstance(tensor, FakeTensor):
             return tensor

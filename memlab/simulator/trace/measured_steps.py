@@ -54,8 +54,8 @@ class Formulas:
         numbers: dict[tuple[int, ...], int] = {}  # of the distinct amounts in all steps
         amounts = zip(*(step.amounts.tolist() for step in steps), strict=True)
         which = [numbers.setdefault(each, len(numbers)) for each in amounts]
-        formulas = [_formula(each, measures) for each in numbers]
-        return None if None in formulas else cls(like, steps, tensors, formulas, np.array(which))
+        formulas = [formula for each in numbers if (formula := _formula(each, measures)) is not None]
+        return cls(like, steps, tensors, formulas, np.array(which)) if len(formulas) == len(numbers) else None
 
     def at(self, size: Sequence[int]) -> AlikeStep | None:
         """Return the step for a batch; ``None`` where it is to be traced: a tensor is much larger than those recorded,

@@ -207,8 +207,8 @@ class Trace:
             counted: Counter[type] = Counter()
             for number, item in enumerate(work):
                 counted[type(item)] += 1
-                name, kind = NUMBERED.get(type(item), ("launcher", None))
-                limit = len(self.launchers) if kind is None else counted[kind]
+                name, of_kind = NUMBERED.get(type(item), ("launcher", None))
+                limit = len(self.launchers) if of_kind is None else counted[of_kind]
                 if getattr(item, name, -1) >= limit or getattr(item, "phase", -1) >= len(self.phases):
                     raise ValueError(f"item {number} of a step's work does not fit those before it")
         bounds = ([*numbers, len(self.events)] for numbers in (self.steps, self.events_before))

@@ -42,7 +42,8 @@ class TraceKey:
 
     @classmethod
     def of_file(cls, name: str) -> "TraceKey":
-        return cls(*map(int, re.fullmatch(r"rank(\d+)-b(\d+)-s(\d+)\.trace\.json", name).groups()))
+        rank, micro, tokens = re.findall(r"\d+", name)
+        return cls(int(rank), int(micro), int(tokens))
 
     @staticmethod
     def prefix(rank: int) -> str:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from memlab.core.sizes import MIB
 from memlab.files.disk import cache_folder, write_whole
@@ -56,7 +57,8 @@ def load(folder: Path, new: Path | None = None) -> ctypes.CDLL:
     """
     if "torch._C" in sys.modules:
         raise NativeLibraryError("The simulated CUDA device must be loaded before torch is imported.")
-    torch = Path(find_spec("torch").origin).parent
+    spec: Any = find_spec("torch")  # which is about to be imported
+    torch = Path(spec.origin).parent
     digest = hashlib.sha256(SOURCE.read_bytes() + str(torch).encode()).hexdigest()[:16]
     name = f"cuda-torch{version('torch')}-{digest}.so"
     library = folder / name

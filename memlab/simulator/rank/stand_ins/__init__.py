@@ -14,6 +14,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any
 
 from torch._ops import OpOverload
 from torch.utils.flop_counter import register_flop_formula
@@ -52,7 +53,7 @@ def install(recorder: Recorder, gpu: GpuModel) -> None:
 def install_own(recorder: Recorder, gpu: GpuModel, files: Sequence[Path]) -> None:
     """Install stand-ins of the user's own, which take the place of memlab's."""
     for file in files:
-        spec = spec_from_file_location(f"{__name__}.own.{file.stem}", file)
+        spec: Any = spec_from_file_location(f"{__name__}.own.{file.stem}", file)
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
         function = getattr(module, "stand_in", None)

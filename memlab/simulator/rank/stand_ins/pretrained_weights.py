@@ -224,7 +224,7 @@ def _method(quantization_config: Any) -> str | None:
     return getattr(method, "value", method)
 
 
-def _no_stand_in(method: str) -> UnpredictableError:
+def _no_stand_in(method: str | None) -> UnpredictableError:
     return UnpredictableError(
         f"weights quantized by {method} have no stand-in. Predicted are BitsAndBytesConfig (4 and 8 bits), and mxfp4 "
         "and fp8 with dequantize=True."
