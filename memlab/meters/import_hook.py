@@ -50,7 +50,7 @@ def before(name: str, function: "Callable[[], None]") -> None:
     after(name, lambda module: None)  # the finder watches this name
 
 
-class _Watcher:
+class _AwaitingFinder:
     """Asks the other finders for a module that is waited for, and lets its loader call the functions."""
 
     def __init__(self):
@@ -71,7 +71,7 @@ class _Watcher:
         return spec
 
 
-_finder = _Watcher()
+_finder = _AwaitingFinder()
 
 
 def _call_around(loader, name: str) -> None:

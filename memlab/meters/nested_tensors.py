@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 NESTED = (list, tuple)
-"""In place of ``list | tuple``, which Python makes anew at each look."""
+"""Types of values that hold others. ``isinstance(value, list | tuple)`` would make the union anew in each call."""
 
 _PLAIN = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
 

@@ -8,7 +8,7 @@ from .memory import Peaks
 from .phases import IN_A_STEP, ONCE, TimedPiece
 
 
-class Figures:
+class ProcessPeaks:
     def __init__(self):
         self.phases: dict[str, Peaks] = {}
         self.total = Peaks()
@@ -17,7 +17,7 @@ class Figures:
         self.ooms: int | None = None
         self.retries_before = self.ooms_before = 0  # those of earlier trainings in this process
 
-    def start_over(self, other: "Figures", has_trained: bool) -> None:
+    def start_over(self, other: "ProcessPeaks", has_trained: bool) -> None:
         """Take over the phases before the first step from the figures of an earlier training. ``has_trained``: that
         training has taken steps, so the time of these phases is counted there."""
         before = {name: peaks for name, peaks in other.phases.items() if name in ONCE}

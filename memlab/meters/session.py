@@ -28,7 +28,7 @@ from .optimizer_call import OptimizerCall
 from .options import MeterOptions
 from .out_of_memory import FailedRequest
 from .own_errors import contained
-from .process_peaks import Figures
+from .process_peaks import ProcessPeaks
 from .script_objects import ScriptObjects
 from .session_callbacks import Callbacks
 from .steps import Rows, Step
@@ -52,7 +52,7 @@ class Session:
         self.started = time.time()
         self.memory = memory
         self.timeline = phases.Timeline(self.memory, self._ended)
-        self.figures = Figures()
+        self.figures = ProcessPeaks()
         self.ending = Ending()
         self.batches = BatchSizes()
         self.rows = Rows()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from memlab.analyse.explain.accounting import Share
 from memlab.analyse.explain.phases import Part, parts_of
-from memlab.analyse.explain.snapshot_trace import LastRequest, PartEnd
+from memlab.analyse.explain.snapshot_trace import PartEnd, UnservedRequest
 from memlab.core.sizes import MIB
 from memlab.prediction.memory.ledger import Moment
 from memlab.simulator.allocator import RecordingAllocator
@@ -58,7 +58,7 @@ class OutOfMemoryExplained:
     recorded history empty, and ``last_parts`` are known instead. ``times``: how often the rank ran out of memory; this
     is the last time. ``goes_on``: whether the run went on after it."""
 
-    request: LastRequest
+    request: UnservedRequest
     part: Part
     holes: tuple[int, ...]
     moment: Moment
@@ -86,7 +86,7 @@ def failed_replay(
     ``used`` and ``allocator``: as the request left them."""
     request = trace.events[moment.event]
     assert isinstance(request, Alloc)
-    failed = LastRequest(request.nbytes, allocator.capacity - allocator.reserved, trace.sites[request.site])
+    failed = UnservedRequest(request.nbytes, allocator.capacity - allocator.reserved, trace.sites[request.site])
     free = (block.size for blocks in allocator.segments() for block in blocks if block.is_free)
     part = parts_of(trace, moment.event + 1)[-1]
     last = last_events(replace(trace, events=trace.events[: moment.event]), reserved)

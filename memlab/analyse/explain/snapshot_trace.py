@@ -176,7 +176,7 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class LastRequest:
+class UnservedRequest:
     """The request with which memory ran out, in bytes. ``free_on_device``: by the driver, after the allocator had given
     back all segments that it could. ``seconds``: when, on the clock of the history; ``None`` if none is known."""
 
@@ -199,7 +199,7 @@ class MeasuredTrace:
     segments: Mapping[int, Sequence[int]]
     before: Before
     seconds: list[float] | None
-    failed: LastRequest | None = None
+    failed: UnservedRequest | None = None
 
 
 def trace_of(snapshot: Snapshot, rank: int, world_size: int, marks: Marks = Marks()) -> MeasuredTrace:
@@ -266,10 +266,10 @@ class _Builder:
         segments = {size: [entry.address for entry in found] for size, found in new.items()}
         return MeasuredTrace(self.trace, after_each, segments, before, seconds, oom)
 
-    def _failed(self, entry: Entry) -> LastRequest:
+    def _failed(self, entry: Entry) -> UnservedRequest:
         site = self.site_of(entry.stack, self._module_of(entry), self._phase())
         seconds = (entry.time_us - self.snapshot.entries[0].time_us) / 1e6
-        return LastRequest(entry.nbytes, entry.address, site, seconds)
+        return UnservedRequest(entry.nbytes, entry.address, site, seconds)
 
     def _phase(self) -> str:
         """Return the phase of the running piece."""

@@ -139,7 +139,7 @@ class AllocationSites:
         return number
 
     def _label(self, code: CodeType) -> str | None:
-        path = code.co_filename  # unlike code, text keeps its hash
+        path = code.co_filename  # a text keeps its hash, and a code object computes it in each call
         if path not in self._labels:
             is_pythons = path.startswith(_PYTHON) and not path.startswith(_INSTALLED)
             passes_on = is_pythons or (path.startswith(_NOT_THE_CALLER) and not path.startswith(_EXPLAINS))

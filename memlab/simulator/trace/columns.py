@@ -1,6 +1,6 @@
-"""Plain form of named tuples of a few kinds: a list for each field, so that millions are read and checked fast."""
+"""Named tuples of a few kinds as columns, a list for each field: millions of them are read and checked fast."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
 from string import ascii_lowercase
@@ -17,12 +17,15 @@ _list, _typed_dict = cast(Any, list), cast(Any, TypedDict)  # mypy wants types t
 
 
 class Columns:
-    """Plain form of lists of named tuples. ``union``: of their kinds; a new one is the last.
+    """Writes named tuples of several kinds as columns, and reads them back.
 
-    The form is a dictionary. ``kinds`` has a letter for each value: the place of its kind in ``union``. Each kind has a
-    list for each of its fields, with the values of this kind in their order; a single value if they are all equal.
-    ``schema``: its type. ``made``: field -> function that makes its value of the plain one. Such a field has a list of
-    its different values, and their numbers in a list of its own.
+    The columns are a dictionary. ``kinds`` is a text with a letter for each tuple: ``a`` stands for the first kind.
+    Each kind has a dictionary of its fields. A field has a list with the values of all tuples of the kind, in their
+    order, or with one value if all are equal. A field of ``made`` has each different value once, and the list
+    ``FIELD_numbers`` says which of them each tuple has.
+
+    ``union``: of the kinds; add a new kind at its end, so that the letters of the others stay. ``made``: field ->
+    function that makes a value of this field from its plain form. ``schema``: type of the dictionary.
     """
 
     def __init__(self, union: Any, made: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})):
@@ -56,16 +59,19 @@ class Columns:
         """Return the values. Raises ``ValueError`` if a list of a field is too long or too short."""
         found: dict[str, Iterator[Any]] = {}
         for kind, letter in self._kinds.items():
-            count, own, lists = columns["kinds"].count(letter), columns[kind.__name__], []
-            for name in kind._fields if count else ():
-                each = own[_numbers_of(name) if name in self._made else name]
-                each = each * count if len(each) == 1 else each
-                if len(each) != count:
-                    raise ValueError(f"{kind.__name__}.{name} has {len(each)} values for {count}")
-                made = list(map(self._made[name], own[name])) if name in self._made else []
-                lists.append(map(made.__getitem__, each) if name in self._made else each)
+            count, own = columns["kinds"].count(letter), columns[kind.__name__]
+            lists = [self._values(name, own, count) for name in (kind._fields if count else ())]
             found[letter] = map(tuple_of, repeat(kind), zip(*lists, strict=True) if lists else repeat((), count))
         return list(map(next, map(found.__getitem__, columns["kinds"])))
+
+    def _values(self, field: str, columns: Mapping[str, Any], count: int) -> Iterable[Any]:
+        """Return the values of a field of ``count`` tuples of one kind. ``columns``: of this kind."""
+        make = self._made.get(field)
+        plain = columns[_numbers_of(field) if make else field]
+        each = plain * count if len(plain) == 1 else plain
+        if len(each) != count:
+            raise ValueError(f"the field {field} has {len(each)} values, and there are {count} tuples")
+        return map(list(map(make, columns[field])).__getitem__, each) if make else each
 
 
 def _numbers_of(field: str) -> str:

@@ -2,7 +2,7 @@
 them."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from memlab.meters.owner import BUCKETS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner  # weights: or a shard
 from memlab.simulator.trace.events import Alloc, BeginPhase, of_kinds
@@ -99,8 +99,10 @@ _BY_PHASE = {
 
 
 def name_sites(trace: Trace, owners: Mapping[int, Owner], vocabularies: Collection[int] = ()) -> None:
-    """Name the purposes of the requests of a trace, and the owners of blocks, by key: their sites get copies with the
-    owners' kinds and modules. ``vocabularies``: of its models."""
+    """Give the site of each request its purpose, and the site of a block with an owner the owner's kind and module.
+
+    ``owners``: key of a block -> its owner. ``vocabularies``: sizes of the vocabularies of the models in the trace.
+    """
     sites = trace.sites
     kinds: dict[tuple, str] = {}  # sites that differ in their shapes alone share one, but for those of logits
     numbers: dict[tuple[int, str | Owner], int] = {}  # not by phase: equal steps have equal sites
@@ -132,11 +134,14 @@ def name_sites(trace: Trace, owners: Mapping[int, Owner], vocabularies: Collecti
             number = copy_of(number, owners[event.key])
         if number != event.site:
             trace.events[index] = event.at(number)
-    _name_casts(trace)
+    _name_casts(trace, copy_of)
 
 
-def _name_casts(trace: Trace) -> None:
-    """Name the copies of weights that are half as large as a float32 weight of the module that made them."""
+def _name_casts(trace: Trace, copy_of: Callable[[int, str], int]) -> None:
+    """Name the copies of weights that are half as large as a float32 weight of the module that made them.
+
+    ``copy_of``: returns the number of the copy of a site with another kind.
+    """
     owned, copies = set(), set()
     for number, site in enumerate(trace.sites):
         if site.owner is None and site.op.startswith("aten._to_copy"):
@@ -149,16 +154,12 @@ def _name_casts(trace: Trace) -> None:
     requests = [(index, event) for index, event in of_kinds(trace.events, Alloc) if event.site in chosen]
     weights = {(trace.sites[event.site].module, event.nbytes) for _, event in requests if event.site in owned}
     sizes = {nbytes for _, nbytes in weights}
-    numbers: dict[int, int] = {}
     for index, event in requests:
         site = trace.sites[event.site]
         of_module = (site.module, 2 * event.nbytes) in weights
         of_head = is_head(site.module) and 2 * event.nbytes in sizes  # its weights may be those of the embeddings
         if event.site in copies and (of_module or of_head):
-            if event.site not in numbers:
-                numbers[event.site] = len(trace.sites)
-                trace.sites.append(site.changed(kind=CASTS))
-            trace.events[index] = event.at(numbers[event.site])
+            trace.events[index] = event.at(copy_of(event.site, CASTS))
 
 
 def kind_of(site: Site, phase: str, vocabularies: Collection[int] = ()) -> str:
