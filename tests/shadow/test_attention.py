@@ -60,7 +60,7 @@ def test_a_softmax_needs_memory_beside_its_result():
     and forward 284 for a mask of them."""
     scores = torch.empty(1, 71, 2048, 2048, device="meta")
     assert torch_operators.softmax_backward_product(scores, scores, -1, torch.float32) == [1136 << 20]
-    assert torch_operators.safe_softmax_masks(scores, -1) == [284 << 20, 71 * 2048]
+    assert torch_operators.safe_softmax_masks(scores, -1) == [284 << 20, 71 * 2048, 4]
 
 
 @pytest.mark.parametrize(("tokens", "row"), [(16, 16), (20, 24), (24, 24), (501, 504)])

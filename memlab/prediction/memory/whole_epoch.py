@@ -196,15 +196,15 @@ class _WholeRun:
         """Return the trace of the run with its epoch, in the order of the run or in another one."""
         trace, order = self._trace, self._order
         windows = [(place, number) for place, number in order.order if place >= self._start]
-        if shuffled_by is not None:
+        has_last = bool(windows) and windows[-1][0] == order.windows - 1
+        last = windows.pop()[1] if has_last else order.ran[-1][1]
+        if shuffled_by is not None:  # without the last window, whose last batch has the samples that are left
             numbers = [number for place, number in windows if place >= order.given]
             random.Random(shuffled_by).shuffle(numbers)
             first = len(windows) - len(numbers)
             windows[first:] = zip((place for place, _ in windows[first:]), numbers, strict=True)
-        has_last = bool(windows) and windows[-1][0] == order.windows - 1
-        last = windows.pop()[1] if has_last else order.ran[-1][1]
         done = self._replay(windows, last)
-        self._play_others({number for _, number in windows[:done]})
+        self._play_others({last, *(number for _, number in windows[:done])})
         last_of_run = self._windows[-1].indices[-1]
         elsewhere = [part for part in self._beside if part.phase in self._planned and part.indices[0] < last_of_run]
         planned = {index for part in elsewhere for index in part.indices}

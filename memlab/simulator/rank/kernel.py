@@ -20,6 +20,7 @@ class Kernel:
 
     temporaries  blocks that are allocated before the result and freed after it
     workspaces   blocks that are allocated after the result and freed at once
+    further      blocks that are allocated after the workspaces were freed, and freed at once
     kept         blocks that are allocated after the result and never freed
     spare        most bytes of a workspace that the kernel can do without; it receives the result before the arguments
     launches     kernels that run before the operator's own: for each, the bytes of every tensor that it reads or writes
@@ -33,6 +34,7 @@ class Kernel:
 
     temporaries: Callable[..., Blocks] = _nothing
     workspaces: Callable[..., Blocks] = _nothing
+    further: Callable[..., Blocks] = _nothing
     kept: Callable[..., Blocks] = _nothing
     spare: Callable[..., int] = lambda *args, **options: 0
     launches: Callable[..., Sequence[Sequence[int]]] = _nothing

@@ -136,7 +136,8 @@ class Recorder(TorchDispatchMode):
         self._see(out[::-1] if kernel.last_result_first else out, func, kwargs)
         self.memory.give_back(held)
         self._count(func, args, kwargs, out)
-        self.memory.give_back(self.memory.take(owner, kernel.workspaces(*args, **kwargs), kernel.has_tensors))
+        for blocks in (kernel.workspaces, kernel.further):
+            self.memory.give_back(self.memory.take(owner, blocks(*args, **kwargs), kernel.has_tensors))
         self.memory.take(kernel.keeper or owner, kernel.kept(*args, **kwargs))
         self.memory.may_take(kernel.spare(out, *args, **kwargs))
         return out

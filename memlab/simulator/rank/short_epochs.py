@@ -7,7 +7,7 @@ kept), because the last one then decides. The epoch ends where a loop of the scr
 """
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sized
 from itertools import chain, count, islice, pairwise
 from math import lcm
 from types import ModuleType
@@ -185,6 +185,7 @@ class ShortEpochs:
                 first_step=steps_before + given // per_step + 1,
                 steps=window // per_step,
             )
+            chosen += self._smaller_end(read, given, chosen, window)
             is_only = self._epochs_begun == 1 and given % window == 0
             self._trace.order = (
                 self._order(loader, read, given, chosen, window, steps=window // per_step, steps_before=steps_before)
@@ -284,6 +285,7 @@ class ShortEpochs:
             return
         chosen = dearest_windows(read.batches, rank_number(), given, size, self._recorder.sizes_follow_values)
         self._note(EVALUATION, read=read, given=given, dearest=chosen)
+        chosen += self._smaller_end(read, given, chosen, size)
         yield from self._windows(chosen, read, own, fetcher, given, size)
 
     # --- both
@@ -309,6 +311,17 @@ class ShortEpochs:
                     return
                 yield from islice(own, size)
                 given = window.first + size
+
+    def _smaller_end(self, read: ReadAhead, given: int, chosen: list[Window], size: int) -> list[Window]:
+        """Return the last window of the epoch if its last batch has fewer samples. The tensors that then have less than
+        1 MiB lie in small segments, which a whole run adds to the large ones."""
+        rank, samples = rank_number(), read.indices.get(rank_number(), ())
+        first = len(samples) - size
+        batch = next((each for each in read.batches if (each.rank, each.index) == (rank, len(samples) - 1)), None)
+        is_ahead = first % size == 0 and first > given + size * len(chosen)
+        if batch is None or not is_ahead or not isinstance(samples[-1], Sized) or len(samples[-1]) >= len(samples[0]):
+            return []
+        return [Window(batch, first)]
 
     def _note(self, purpose: str, **facts: Any) -> None:
         """Append what was read and chosen to the trace. ``facts``: those of :class:`ShortEpoch`."""

@@ -10,7 +10,7 @@ from types import ModuleType
 import torch
 from torch._meta_registrations import alloc_with_matching_layout
 
-from memlab.simulator.rank import device
+from memlab.simulator.rank import device, in_place
 from memlab.simulator.rank.flash_attention import flash
 from memlab.simulator.rank.stand_ins import GpuModel, Kernel, Recorder, StandIn
 
@@ -51,6 +51,9 @@ def stand_in(gpu: GpuModel) -> StandIn:
                 workspaces=flash_workspaces, has_tensors=True
             ),
             _aten._scaled_dot_product_cudnn_attention_backward.default: Kernel(workspaces=cudnn_workspaces),
+            _aten._scaled_dot_product_efficient_attention_backward.default: Kernel(
+                workspaces=efficient_sums, further=efficient_workspaces, has_tensors=True
+            ),
         },
     )
 
@@ -117,13 +120,10 @@ class _Sdpa:
         else:
             kernel = "math"
         if kernel == "math":
-            return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+            with in_place.adding_masks():
+                return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if kernel == "flash":
             return flash(query, key, value, dropout_p, is_causal, scale)
-        if enable_gqa:  # the efficient kernel does not support fewer key heads than query heads; flash and cuDNN do
-            groups = query.shape[1] // key.shape[1]
-            if kernel == "efficient" and groups > 1:
-                return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True)
         bias = additive(attn_mask, query)
         # should_compute_logsumexp() of attention.cpp
         trains = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
@@ -147,7 +147,8 @@ class _Sdpa:
             return "cudnn"
         if self.gpu.capability >= (8, 0) and half and mask is None and head == value_head <= 256:
             return "flash"
-        return "efficient" if head % (8 if half else 4) == 0 else "math"
+        shares_keys = key.shape[1] < query.shape[1]  # which flash and cuDNN support
+        return "efficient" if head % (8 if half else 4) == 0 and not shares_keys else "math"
 
 
 def _as_autocast_would(tensor: torch.Tensor | None) -> torch.Tensor | None:
@@ -217,6 +218,36 @@ def cudnn_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]
     batch, heads, rows, head = query.shape
     sums = 4 * batch * heads * rows
     return [sums + sums * head + sum(_expanded(query, key)) + _CUDNN_PLAN_BYTES]
+
+
+def efficient_sums(grad_out, query, *rest, **options) -> list[int]:
+    """Return the bytes of the product of output and gradient in single precision, and of its sums over the head size.
+    In half precision the efficient kernel computes the sums itself.
+
+    Source: ``_efficient_attention_backward`` in ``aten/src/ATen/native/transformers/cuda/attention_backward.cu``.
+    """
+    sums = _sums(query)
+    return [] if query.element_size() == 2 else [sums * grad_out.shape[-1], sums]
+
+
+def efficient_workspaces(grad_out, query, *rest, **options) -> list[int]:
+    """Return the bytes of the row sums and of the query gradient that parts of the keys add up, in blocks of rows and
+    columns, each with a header of 16 bytes.
+
+    Source: ``GradQTempStorage`` in ``mem_eff_attention/kernel_backward.h`` beside the source of ``efficient_sums``, and
+    ``kernels/generate_kernels.py``. Memory histories of an H200 show this size. Heads of more than 128 elements in half
+    precision have further parts, which are not counted.
+    """
+    batch, heads, rows, head = query.shape
+    height, width = (128 if head > 64 else 64), (128 if query.element_size() == 2 and 64 < head <= 128 else 64)
+    blocks = -(-rows // height) * -(-head // width)
+    return [_sums(query), batch * heads * blocks * (16 + 4 * height * width)]
+
+
+def _sums(query) -> int:
+    """Return the bytes of one number in single precision for each row."""
+    batch, heads, rows, _ = query.shape
+    return 4 * batch * heads * rows
 
 
 def _expanded(query, key) -> list[int]:

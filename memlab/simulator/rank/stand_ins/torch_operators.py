@@ -23,6 +23,7 @@ from types import ModuleType
 import torch
 
 from memlab.simulator.rank.device import NAME, is_on
+from memlab.simulator.rank.recorder import WITH_INDICES
 from memlab.simulator.rank.stand_ins import GpuModel, Kernel, Recorder, StandIn
 from memlab.simulator.trace.reduction_scratch import (
     EACH_INDEX,
@@ -38,7 +39,9 @@ _aten = torch.ops.aten
 
 def stand_in(gpu: GpuModel) -> StandIn:
     sum_of_rows = Kernel(workspaces=partial(sum_buffer, gpu=gpu))
+    indexing = Kernel(temporaries=copied_indices, has_tensors=True)
     kernels = {
+        **dict.fromkeys(WITH_INDICES, indexing),
         _aten.native_dropout.default: Kernel(last_result_first=True),
         _aten._linalg_svd.default: Kernel(workspaces=_copy, has_tensors=True),
         _aten.copy_.default: Kernel(workspaces=copy_temporary, has_tensors=True),
@@ -92,11 +95,11 @@ def _temporary(source: torch.Tensor, device: torch.device, dtype: torch.dtype, n
 
 
 def safe_softmax_masks(scores: torch.Tensor, *rest, **options) -> list[int]:
-    """Return the bytes of two masks: the scores that are minus infinity, and the rows in which all scores are.
+    """Return the bytes of two masks (the scores that are minus infinity, and the rows in which all are) and a zero.
 
     Source: ``_safe_softmax`` in ``aten/src/ATen/native/transformers/attention.cpp`` of PyTorch 2.11.
     """
-    return [scores.numel(), scores.numel() // scores.shape[-1]]
+    return [scores.numel(), scores.numel() // scores.shape[-1], scores.element_size()]
 
 
 def softmax_backward_product(grad: torch.Tensor, output: torch.Tensor, *rest, **options) -> list[int]:
@@ -117,6 +120,21 @@ def draws(weights: torch.Tensor, count: int, replacement: bool = False, **option
     Source: ``multinomial_out`` in ``aten/src/ATen/native/Distributions.cpp`` of PyTorch 2.11.
     """
     return [] if replacement and count > 1 else [weights.numel() * weights.element_size()]
+
+
+# --- indices
+
+
+def copied_indices(source: torch.Tensor, indices: Sequence[torch.Tensor | None], *rest, **options) -> list[int]:
+    """Return the bytes of copies of the indices, which the kernel needs where their strides differ.
+
+    Source: ``AdvancedIndex`` in ``aten/src/ATen/native/TensorAdvancedIndexing.cpp``. A sum of values with equal indices
+    (``accumulate``) sorts them instead, which is left out.
+    """
+    given = torch.broadcast_tensors(*(each for each in indices if each is not None))
+    if not is_on(source) or len({each.stride() for each in given}) < 2 or True in rest:
+        return []
+    return [each.numel() * each.element_size() for each in given if not each.is_contiguous()]
 
 
 # --- sums
