@@ -8,6 +8,7 @@ from torch.utils import flop_counter
 
 from memlab.simulator.constants import gpu_model
 from memlab.simulator.rank.stand_ins import attention, torch_operators
+from memlab.simulator.trace.events import Alloc
 from memlab.simulator.trace.work_items import KernelLaunch
 from tests.shadow.one_rank import run
 
@@ -28,6 +29,14 @@ def heads(batch: int, count: int, tokens: int, size: int):
 )
 def test_cudnn_takes_it_at_once(query, key, nbytes):
     assert attention.cudnn_workspaces(None, query, key, key) == [nbytes]
+
+
+def test_the_efficient_kernel_takes_sums_of_products_then_parts_of_the_query_gradient():
+    """Requests of mt0-small's attention to its encoder, in float32, on an H200: 36,864, 1,024 and 787,456 bytes."""
+    query = SimpleNamespace(shape=(8, 6, 3, 64), element_size=lambda: 4)
+    assert attention.efficient_sums(query, query) == [36_864, 576]
+    assert attention.efficient_workspaces(query, query) == [576, 787_200]
+    assert attention.efficient_sums(heads(8, 6, 3, 64), heads(8, 6, 3, 64)) == []
 
 
 @pytest.mark.parametrize(
@@ -142,3 +151,27 @@ def test_a_generation_keeps_no_sums_of_scores_and_divides_by_a_draw(tmp_path):
         out + seed_and_offset,
         19_447_808 + index,
     ]
+
+
+BIASED = """
+import torch
+every, chosen = torch.ones(8, 128, dtype=torch.bool, device="cuda"), torch.arange(8, device="cuda")
+bias = torch.ones(128, 128, 6, device="cuda", requires_grad=True)
+heads = torch.ones(8, 6, 128, 64, device="cuda", requires_grad=True)
+every[chosen[:, None], torch.arange(128, device="cuda")[None]]
+scores = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, bias.permute(2, 0, 1)[None], 0.1)
+scores.sum().backward()
+assert bias.grad is not None and heads.grad is not None
+"""
+
+
+def test_scores_get_their_mask_in_place_and_indices_of_unequal_strides_are_copied(tmp_path):
+    """What a memory history of mt0-small on an H200 has at its index of a mask, and at its attention with a position
+    bias, whose rows are no neighbours."""
+    trace, _ = run(tmp_path, BIASED)
+    made = [event.nbytes for event in trace.events if isinstance(event, Alloc)]
+    at = made.index(1024, made.index(8 * 6 * 128 * 64 * 4) + 1)
+    assert made[at + 1 : at + 4] == [8192, 8192, 1024]
+    scaled, scores, of_cublas, mask = 1_572_864, 3_145_728, 32 << 20, 786_432
+    softmax = [scores, mask, 6_144, 4]
+    assert made[at + 4 : at + 14] == [scaled, scaled, scores, of_cublas, *softmax, mask, scores]

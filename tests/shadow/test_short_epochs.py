@@ -202,6 +202,34 @@ def test_a_loop_that_counts_its_steps_has_the_peaks_of_the_batches_that_it_reach
     assert whole_peaks(short) == whole_peaks(counted) != whole_peaks(all_of_them)
 
 
+LEFT_OVER = """
+import torch
+from torch.utils.data import DataLoader
+
+model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(6))).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in DataLoader(torch.ones(8 * 20 + 3, 256, 256), batch_size=8, shuffle=True):
+    model(batch.cuda()).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+model.eval()
+with torch.no_grad():
+    for batch in DataLoader(torch.ones(8 * 6 + 2, 256, 256), batch_size=8):
+        model(batch.cuda())
+"""
+
+
+def test_the_last_batch_with_the_samples_that_are_left_takes_small_segments_beside_the_large_ones(tmp_path):
+    """Three samples make tensors of 768 KiB, those of the other batches have 2 MiB."""
+    short, _, _ = run(tmp_path / "short", LEFT_OVER, None)
+    every, _, _ = run(tmp_path / "all", LEFT_OVER, ALL_STEPS)
+    even, _, _ = run(tmp_path / "even", LEFT_OVER.replace("20 + 3", "20").replace("6 + 2", "6"), ALL_STEPS)
+    assert len(short.steps) == 4 < len(every.steps) == 21
+    assert not any(epoch["dearest"] for epoch in short.epochs)
+    assert whole_peaks(short) == whole_peaks(every)
+    assert whole_peaks(every)[1] > whole_peaks(even)[1]
+
+
 ZIPPED = AHEAD.replace(
     "for batch in ahead(", "other = DataLoader(torch.ones(96, 256), batch_size=4)\nfor batch, same in zip("
 ).replace("padded)):", "padded), other):\n    batch = torch.cat([batch.flatten(0, 1), same]).cuda()")
