@@ -1,8 +1,6 @@
 """In-place variants of operators that autograd uses for plain tensors but not for fake ones."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,8 +13,9 @@ _DERIVATIVES = {_aten.index_put.default: _aten.index_put_.default, _aten.scatter
 in ``torch/csrc/autograd/FunctionsManual.cpp``, ``value_selecting_reduction_backward`` in
 ``aten/src/ATen/native/ReduceOps.cpp``."""
 
-_masked: set[str] = set()
-"""Functions that run now and add masks to scores."""
+adds_masks = False
+"""Whether attention runs from other operators, which adds its mask to the scores. Source:
+``_scaled_dot_product_attention_math`` in ``aten/src/ATen/native/transformers/attention.cpp``."""
 
 _OWN_USES, _OWN_STORAGE_USES = 4, 2
 """Use counts of a gradient that only autograd holds, and of its storage, while it is an argument of a dispatch mode.
@@ -26,23 +25,9 @@ They include the references of the call itself."""
 def for_ordinary_tensors(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Return the operator that ordinary tensors would be given to in place of ``func``. Call it from a dispatch
     mode."""
-    if func is _ADD and (_masked or _accumulates(*args, **kwargs)):
+    if func is _ADD and (adds_masks or _accumulates(*args, **kwargs)):
         return _ADD_IN_PLACE
     return _DERIVATIVES[func] if func in _DERIVATIVES and _is_derivative() else func
-
-
-@contextmanager
-def adding_masks() -> Iterator[None]:
-    """Attention from other operators, which adds its mask to the scores.
-
-    Source: ``_scaled_dot_product_attention_math`` in ``aten/src/ATen/native/transformers/attention.cpp``, which asks
-    ``areAnyTensorSubclassLike``.
-    """
-    _masked.add("attention")
-    try:
-        yield
-    finally:
-        _masked.clear()
 
 
 def _accumulates(first, second, *scale, **options) -> bool:

@@ -120,8 +120,11 @@ class _Sdpa:
         else:
             kernel = "math"
         if kernel == "math":
-            with in_place.adding_masks():
+            in_place.adds_masks = True
+            try:
                 return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+            finally:
+                in_place.adds_masks = False
         if kernel == "flash":
             return flash(query, key, value, dropout_p, is_causal, scale)
         bias = additive(attn_mask, query)
