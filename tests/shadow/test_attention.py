@@ -35,7 +35,7 @@ def test_the_efficient_kernel_takes_sums_of_products_then_parts_of_the_query_gra
     """Requests of mt0-small's attention to its encoder, in float32, on an H200: 36,864, 1,024 and 787,456 bytes."""
     query = SimpleNamespace(shape=(8, 6, 3, 64), element_size=lambda: 4)
     assert attention.efficient_sums(query, query) == [36_864, 576]
-    assert attention.efficient_workspaces(query, query) == [576, 787_200]
+    assert attention.efficient_workspaces(query, query, query, query) == [576, 787_200]
     assert attention.efficient_sums(heads(8, 6, 3, 64), heads(8, 6, 3, 64)) == []
 
 
@@ -157,10 +157,13 @@ BIASED = """
 import torch
 every, chosen = torch.ones(8, 128, dtype=torch.bool, device="cuda"), torch.arange(8, device="cuda")
 bias = torch.ones(128, 128, 6, device="cuda", requires_grad=True)
-heads = torch.ones(8, 6, 128, 64, device="cuda", requires_grad=True)
+heads = torch.ones(8, 6, 128, 64, device="cuda").requires_grad_()
 every[chosen[:, None], torch.arange(128, device="cuda")[None]]
 scores = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, bias.permute(2, 0, 1)[None], 0.1)
 scores.sum().backward()
+heads.detach()[torch.arange(8, device="cuda")[:, None], torch.arange(6, device="cuda")] = bias[0, 0, 0].detach()
+picked = torch.ones(8, 128, device="cuda", requires_grad=True)[chosen[:, None], torch.arange(128, device="cuda")]
+picked.sum().backward()
 assert bias.grad is not None and heads.grad is not None
 """
 
@@ -175,3 +178,22 @@ def test_scores_get_their_mask_in_place_and_indices_of_unequal_strides_are_copie
     scaled, scores, of_cublas, mask = 1_572_864, 3_145_728, 32 << 20, 786_432
     softmax = [scores, mask, 6_144, 4]
     assert made[at + 4 : at + 14] == [scaled, scaled, scores, of_cublas, *softmax, mask, scores]
+    put = made.index(8 * 6 * 8, at + 14)
+    assert made[put : put + 2] == [384, 384]
+
+
+FLOATS = """
+import torch
+heads = torch.ones(8, 6, 3, 64, device="cuda", requires_grad=True)
+keys = torch.ones(8, 6, 128, 64, device="cuda", requires_grad=True)
+torch.nn.functional.scaled_dot_product_attention(heads, keys, keys).sum().backward()
+"""
+
+
+def test_the_backward_of_the_efficient_kernel_requests_its_results_then_what_it_gives_back(tmp_path):
+    """Sizes as in a memory history of mt0-small on an H200: 36,864, 1,024 and 787,456 bytes, rounded up."""
+    trace, _ = run(tmp_path, FLOATS)
+    made = [event.nbytes for event in trace.events if isinstance(event, Alloc)]
+    query, keys = 36_864, 1_572_864
+    at = max(index for index, size in enumerate(made) if size == 787_200)
+    assert made[at - 6 : at + 1] == [query, keys, keys, query, 576, 576, 787_200]

@@ -15,6 +15,7 @@ from memlab.prediction.run_command import LOG, simulate
 from memlab.runs.folder import RunFolder
 from memlab.simulator.allocator import Options
 from memlab.simulator.simulation import Node
+from memlab.simulator.trace.events import Alloc
 from memlab.simulator.trace.trace_format import Trace
 from tests.shadow.one_rank import run_script
 
@@ -202,6 +203,10 @@ def test_a_loop_that_counts_its_steps_has_the_peaks_of_the_batches_that_it_reach
     assert whole_peaks(short) == whole_peaks(counted) != whole_peaks(all_of_them)
 
 
+def allocations(trace: Trace) -> list[Alloc]:
+    return [event for event in trace.events if isinstance(event, Alloc)]
+
+
 LEFT_OVER = """
 import torch
 from torch.utils.data import DataLoader
@@ -228,6 +233,8 @@ def test_the_last_batch_with_the_samples_that_are_left_takes_small_segments_besi
     assert not any(epoch["dearest"] for epoch in short.epochs)
     assert whole_peaks(short) == whole_peaks(every)
     assert whole_peaks(every)[1] > whole_peaks(even)[1]
+    five, _, _ = run(tmp_path / "five", LEFT_OVER.replace("6 + 2", "4 + 2"), None)  # batches of an evaluation
+    assert five.epochs[1]["batches"] == 5 and any(event.nbytes == 2 * 256 * 256 * 4 for event in allocations(five))
 
 
 ZIPPED = AHEAD.replace(

@@ -50,7 +50,7 @@ ORDERS = 3
 
 def other_orders(traces: Traces) -> list[dict[int, Trace]]:
     """Return the traces of the ranks in other orders of their epochs; empty where each run has the same order."""
-    if not any(trace.order and trace.order.is_random and len(trace.order.sizes) > 1 for trace in traces.values()):
+    if not any(trace.order and trace.order.is_random and trace.order.shuffles_sizes for trace in traces.values()):
         return []
     orders = range(1, ORDERS + 1)
     return [{rank: with_whole_epoch(trace, shuffled_by=seed) for rank, trace in traces.items()} for seed in orders]
@@ -204,7 +204,7 @@ class _WholeRun:
             first = len(windows) - len(numbers)
             windows[first:] = zip((place for place, _ in windows[first:]), numbers, strict=True)
         done = self._replay(windows, last)
-        self._play_others({last, *(number for _, number in windows[:done])})
+        self._play_others({number for _, number in windows[:done]})
         last_of_run = self._windows[-1].indices[-1]
         elsewhere = [part for part in self._beside if part.phase in self._planned and part.indices[0] < last_of_run]
         planned = {index for part in elsewhere for index in part.indices}

@@ -37,10 +37,12 @@ MONOMIALS: tuple[Callable[[int, int], int], ...] = (
     lambda b, t: b * t * t,
     lambda b, t: b * (t + 1),  # a sample with the token after its last
     lambda b, t: b * t * _rounded(t, 16),  # rows of a mask, as the memory-efficient kernel wants them
-    # Attention kernels work on rows of 32, 64 or 128.
+    # Attention kernels work on rows of 32 or 128.
     lambda b, t: b * _rounded(t, 32),
-    lambda b, t: b * _rounded(t, 64),
     lambda b, t: b * _rounded(t, 128),
+    # Blocks of a query gradient, each with a header (stand_ins/attention.py, efficient_workspaces).
+    lambda b, t: b * (16 + 4 * 64 * 64) * -(-t // 64),
+    lambda b, t: b * (16 + 4 * 128 * 128) * -(-t // 128),
 )
 
 

@@ -27,7 +27,8 @@ class Kernel:
     flops        FLOPs of the call, with shapes in place of tensors (a formula of ``torch.utils.flop_counter``)
     owner        who requests the blocks, for display; the operator unless given
     keeper       who requests the blocks that are kept, for display; the owner unless given
-    has_tensors  whether temporaries and workspaces are tensors, for display; else they are memory without a tensor
+    has_tensors  whether temporaries, workspaces and further blocks are tensors, for display; else they are memory
+                 without a tensor
 
     ``last_result_first``: several results are allocated in the opposite order.
     """

@@ -7,7 +7,7 @@ kept), because the last one then decides. The epoch ends where a loop of the scr
 """
 
 import os
-from collections.abc import Generator, Iterator, Sized
+from collections.abc import Generator, Iterator
 from itertools import chain, count, islice, pairwise
 from math import lcm
 from types import ModuleType
@@ -36,7 +36,7 @@ ORDINARY_EVALUATION = 4
 """Batches at the beginning of an evaluation, enough to see whether its memory grows."""
 
 MOST_STEPS_RUN_WHOLE = 6
-"""Most optimizer steps of a training that is run whole: as many as a short epoch may have."""
+"""Most optimizer steps of a training that is run whole: a short epoch has up to seven."""
 
 MOST_STEPS = 16
 """Optimizer steps without a new loader after which a script is stopped: a loop that counts its steps takes longer."""
@@ -185,18 +185,20 @@ class ShortEpochs:
                 first_step=steps_before + given // per_step + 1,
                 steps=window // per_step,
             )
-            chosen += self._smaller_end(read, given, chosen, window)
+            behind = self._behind(read, given, chosen, window)
+            end_of_epoch = self._smaller_end(read, behind + window, chosen, window)
             is_only = self._epochs_begun == 1 and given % window == 0
+            first_ones = [(rank_number(), first) for first in range(0, given, window)]
+            ran = [*first_ones, *_places(chosen), (rank_number(), behind), *_places(end_of_epoch)]
             self._trace.order = (
-                self._order(loader, read, given, chosen, window, steps=window // per_step, steps_before=steps_before)
-                if is_only
-                else None
+                self._order(loader, read, ran, given, window, per_step, steps_before) if is_only else None
             )
             yield from self._windows(chosen, read, own, fetcher, given, window)
-            skipped = self._behind(read, given, chosen, window) - given if read.indices else 0
+            skipped = behind - given if read.indices else 0
             last = list(islice(own, skipped, skipped + window))  # finds what the dearest left in the allocator
             yield from last
-            run = given + len(last) + window * len(chosen)
+            yield from self._windows(end_of_epoch, read, own, fetcher, given, window)
+            run = given + len(last) + window * len(chosen + end_of_epoch)
             yield from self._more.repeated(last, (length or run + window * MORE_STEPS) - run)
         if is_whole:
             yield from own
@@ -204,12 +206,9 @@ class ShortEpochs:
         return is_whole
 
     def _order(
-        self, loader: DataLoader, read: ReadAhead, given: int, chosen: list[Window], window: int, **steps: int
+        self, loader: DataLoader, read: ReadAhead, ran: list, given: int, window: int, per_step: int, steps_before: int
     ) -> EpochOrder | None:
-        """Describe the whole epoch. ``steps``: of a window, and before the epoch."""
-        own = [(rank_number(), first) for first in range(0, given, window)]
-        own.append((rank_number(), self._behind(read, given, chosen, window)))
-        ran = [*own[:-1], *((each.dearest.rank, each.first) for each in chosen), own[-1]]
+        """Describe the whole epoch. ``ran``: rank and first batch of each window that runs."""
         every, trainer = None, self._trainer
         if trainer is not None:
             schedule = (EVALUATE, "eval_strategy", "eval_steps"), (SAVE, "save_strategy", "save_steps")
@@ -221,7 +220,8 @@ class ShortEpochs:
             rank_number(),
             window,
             ran,
-            **steps,
+            steps=window // per_step,
+            steps_before=steps_before,
             given=given // window,
             every=every,
             is_random=getattr(sampler, "generator", self) is None and torch.initial_seed() == SEED,
@@ -285,8 +285,8 @@ class ShortEpochs:
             return
         chosen = dearest_windows(read.batches, rank_number(), given, size, self._recorder.sizes_follow_values)
         self._note(EVALUATION, read=read, given=given, dearest=chosen)
-        chosen += self._smaller_end(read, given, chosen, size)
         yield from self._windows(chosen, read, own, fetcher, given, size)
+        yield from self._windows(self._smaller_end(read, given, chosen, size), read, own, fetcher, given, size)
 
     # --- both
 
@@ -312,20 +312,26 @@ class ShortEpochs:
                 yield from islice(own, size)
                 given = window.first + size
 
-    def _smaller_end(self, read: ReadAhead, given: int, chosen: list[Window], size: int) -> list[Window]:
-        """Return the last window of the epoch if its last batch has fewer samples. The tensors that then have less than
-        1 MiB lie in small segments, which a whole run adds to the large ones."""
+    def _smaller_end(self, read: ReadAhead, least: int, chosen: list[Window], size: int) -> list[Window]:
+        """Return the last window of the epoch if its last batch has fewer samples, it begins at batch ``least`` or
+        later, and is not ``chosen``. Its tensors below 1 MiB need small segments, beside the large ones of the others.
+        """
         rank, samples = rank_number(), read.indices.get(rank_number(), ())
         first = len(samples) - size
-        batch = next((each for each in read.batches if (each.rank, each.index) == (rank, len(samples) - 1)), None)
-        is_ahead = first % size == 0 and first > given + size * len(chosen)
-        if batch is None or not is_ahead or not isinstance(samples[-1], Sized) or len(samples[-1]) >= len(samples[0]):
+        batches = [each for each in read.batches if each.rank == rank and each.index >= first]
+        is_new = first % size == 0 and first >= least and (rank, first) not in _places(chosen)
+        if not is_new or len(batches) < size or not all(isinstance(samples[each], list | tuple) for each in (0, -1)):
             return []
-        return [Window(batch, first)]
+        return [Window(batches[-1], first)] * (len(samples[-1]) < len(samples[0]))
 
     def _note(self, purpose: str, **facts: Any) -> None:
         """Append what was read and chosen to the trace. ``facts``: those of :class:`ShortEpoch`."""
         self._trace.epochs.append(ShortEpoch(purpose, rank_number(), **facts).to_json())
+
+
+def _places(windows: list[Window]) -> list[tuple[int, int]]:
+    """List rank and first batch of windows."""
+    return [(each.dearest.rank, each.first) for each in windows]
 
 
 def _length(loader: DataLoader) -> int | None:

@@ -127,9 +127,10 @@ class EpochOrder:
     ``sizes``: of each distinct window, for each of its batches what memory grows with (``_MEASURES``, and the number of
     labels where tensors have that size). ``order``: place in the epoch, from 0, and index in ``sizes`` of each window
     that was read. ``ran``: the same of those that ran, in the order in which they ran: the first ``given`` windows of
-    the epoch, those with its dearest batches, and an ordinary one. ``windows``: of the epoch. ``steps``: optimizer
-    steps of a window, ``steps_before``: of the run before the epoch. ``every``: phase -> number of steps after which a
-    Trainer runs the phase again; ``None``: not known. ``is_random``: another run has another order.
+    the epoch, those with its dearest batches, an ordinary one, and the last one if its last batch is smaller.
+    ``windows``: of the epoch. ``steps``: optimizer steps of a window, ``steps_before``: of the run before the epoch.
+    ``every``: phase -> number of steps after which a Trainer runs the phase again; ``None``: not known. ``is_random``:
+    another run has another order.
     """
 
     sizes: list[list[list[Count]]]
@@ -170,6 +171,11 @@ class EpochOrder:
             windows=len(read.indices.get(own_rank, read.batches)) // window,
             **facts,
         )
+
+    @property
+    def shuffles_sizes(self) -> bool:
+        """Whether another order differs: the last window stays, whose last batch has the samples that are left."""
+        return len({number for place, number in self.order if place < self.windows - 1}) > 1
 
     def check(self) -> None:
         """Raise ``ValueError`` if a window has no sizes, or if too few windows ran."""

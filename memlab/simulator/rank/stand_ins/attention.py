@@ -9,6 +9,7 @@ from types import ModuleType
 
 import torch
 from torch._meta_registrations import alloc_with_matching_layout
+from torch._subclasses.fake_tensor import FakeTensor
 
 from memlab.simulator.rank import device, in_place
 from memlab.simulator.rank.flash_attention import flash
@@ -120,7 +121,7 @@ class _Sdpa:
         else:
             kernel = "math"
         if kernel == "math":
-            in_place.adds_masks = True
+            in_place.adds_masks = {type(query), type(attn_mask)} <= {FakeTensor, type(None)}  # no DTensor, no vmap
             try:
                 return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
             finally:
@@ -150,7 +151,7 @@ class _Sdpa:
             return "cudnn"
         if self.gpu.capability >= (8, 0) and half and mask is None and head == value_head <= 256:
             return "flash"
-        shares_keys = key.shape[1] < query.shape[1]  # which flash and cuDNN support
+        shares_keys = key.shape[1] < query.shape[1]  # flash and cuDNN support this
         return "efficient" if head % (8 if half else 4) == 0 and not shares_keys else "math"
 
 
@@ -233,16 +234,18 @@ def efficient_sums(grad_out, query, *rest, **options) -> list[int]:
     return [] if query.element_size() == 2 else [sums * grad_out.shape[-1], sums]
 
 
-def efficient_workspaces(grad_out, query, *rest, **options) -> list[int]:
-    """Return the bytes of the row sums and of the query gradient that parts of the keys add up, in blocks of rows and
-    columns, each with a header of 16 bytes.
+def efficient_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]:
+    """Return the bytes of the row sums and of the query gradient, to which each part of the keys adds. The gradient is
+    in blocks of rows and columns, each with a header of 16 bytes.
 
     Source: ``GradQTempStorage`` in ``mem_eff_attention/kernel_backward.h`` beside the source of ``efficient_sums``, and
-    ``kernels/generate_kernels.py``. Memory histories of an H200 show this size. Heads of more than 128 elements in half
-    precision have further parts, which are not counted.
+    ``kernels/generate_kernels.py``. A memory history of an H200 shows this size for heads of 64 in float32. Not
+    counted: gradients of keys and values in parts, for heads of more than 128 elements in half precision, or of more
+    than 64 on GPUs with less shared memory (compute capability 8.6 and 8.9).
     """
     batch, heads, rows, head = query.shape
-    height, width = (128 if head > 64 else 64), (128 if query.element_size() == 2 and 64 < head <= 128 else 64)
+    most = max(head, value.shape[-1])
+    height, width = (128 if most > 64 else 64), (128 if query.element_size() == 2 and 64 < most <= 128 else 64)
     blocks = -(-rows // height) * -(-head // width)
     return [_sums(query), batch * heads * blocks * (16 + 4 * height * width)]
 

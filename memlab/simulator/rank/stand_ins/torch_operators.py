@@ -19,6 +19,7 @@ torch before 2.13 cannot tell the shape of ``addmm``'s result without data.
 from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -125,14 +126,19 @@ def draws(weights: torch.Tensor, count: int, replacement: bool = False, **option
 # --- indices
 
 
-def copied_indices(source: torch.Tensor, indices: Sequence[torch.Tensor | None], *rest, **options) -> list[int]:
+def copied_indices(
+    source: torch.Tensor, indices: Sequence[torch.Tensor | None], values: Any = None, accumulate: bool = False, *rest
+) -> list[int]:
     """Return the bytes of copies of the indices, which the kernel needs where their strides differ.
 
     Source: ``AdvancedIndex`` in ``aten/src/ATen/native/TensorAdvancedIndexing.cpp``. A sum of values with equal indices
     (``accumulate``) sorts them instead, which is left out.
     """
-    given = torch.broadcast_tensors(*(each for each in indices if each is not None))
-    if not is_on(source) or len({each.stride() for each in given}) < 2 or True in rest:
+    given = [each for each in indices if each is not None]
+    if not is_on(source) or len(given) < 2 or accumulate:
+        return []
+    given = torch.broadcast_tensors(*given)
+    if len({each.stride() for each in given}) == 1:
         return []
     return [each.numel() * each.element_size() for each in given if not each.is_contiguous()]
 

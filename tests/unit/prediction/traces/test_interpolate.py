@@ -15,7 +15,7 @@ SIZES = {
     "mask": lambda b, t: 2 * t * t,
     "rotary": lambda b, t: 128 * t,
     "workspace": lambda b, t: 512 * b * (-(-t // 128) * 128),
-    "parts of a gradient": lambda b, t: 1600 * b * (-(-t // 64) * 64),
+    "parts of a gradient": lambda b, t: 6 * 16_400 * b * -(-t // 64),
     "flattened with weights": lambda b, t: 4096 + 2 * b * t,
 }
 
