@@ -176,15 +176,8 @@ class ShortEpochs:
             self._note(TRAINING, read=read, given=max(given, whole), per_step=per_step, is_whole=True)
         elif is_first and window:
             chosen = dearest_windows(read.batches, rank_number(), given, window, self._recorder.sizes_follow_values)
-            self._note(
-                TRAINING,
-                read=read,
-                given=given,
-                dearest=chosen,
-                per_step=per_step,
-                first_step=steps_before + given // per_step + 1,
-                steps=window // per_step,
-            )
+            places = {"first_step": steps_before + given // per_step + 1, "steps": window // per_step}
+            self._note(TRAINING, read=read, given=given, dearest=chosen, per_step=per_step, **places)
             behind = self._behind(read, given, chosen, window)
             end_of_epoch = self._smaller_end(read, behind + window, chosen, window)
             is_only = self._epochs_begun == 1 and given % window == 0
@@ -215,18 +208,15 @@ class ShortEpochs:
             in_steps = [each for each in schedule if getattr(trainer.args, each[1], None) == "steps"]
             every = {phase: each for phase, _, name in in_steps if (each := int(getattr(trainer.state, name) or 0))}
         sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-        return EpochOrder.of(
-            read,
-            rank_number(),
-            window,
-            ran,
-            steps=window // per_step,
-            steps_before=steps_before,
-            given=given // window,
-            every=every,
-            is_random=getattr(sampler, "generator", self) is None and torch.initial_seed() == SEED,
-            labels_matter=self._recorder.sizes_follow_values,
-        )
+        facts = {
+            "steps": window // per_step,
+            "steps_before": steps_before,
+            "given": given // window,
+            "every": every,
+            "is_random": getattr(sampler, "generator", self) is None and torch.initial_seed() == SEED,
+            "labels_matter": self._recorder.sizes_follow_values,
+        }
+        return EpochOrder.of(read, rank_number(), window, ran, **facts)
 
     def _behind(self, read: ReadAhead, given: int, chosen: list[Window], window: int) -> int:
         """Return the first batch of the ordinary window that runs after the chosen ones, and is none of them."""
