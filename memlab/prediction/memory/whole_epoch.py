@@ -198,7 +198,7 @@ class _WholeRun:
         windows = [(place, number) for place, number in order.order if place >= self._start]
         has_last = bool(windows) and windows[-1][0] == order.windows - 1
         last = windows.pop()[1] if has_last else order.ran[-1][1]
-        if shuffled_by is not None:  # without the last window, whose last batch has the samples that are left
+        if shuffled_by is not None:  # the last window keeps its place: its last batch has the samples that are left
             numbers = [number for place, number in windows if place >= order.given]
             random.Random(shuffled_by).shuffle(numbers)
             first = len(windows) - len(numbers)

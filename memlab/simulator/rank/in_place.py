@@ -14,8 +14,8 @@ in ``torch/csrc/autograd/FunctionsManual.cpp``, ``value_selecting_reduction_back
 ``aten/src/ATen/native/ReduceOps.cpp``."""
 
 adds_masks = False
-"""Whether attention runs from other operators, which adds its mask to the scores. Source:
-``_scaled_dot_product_attention_math`` in ``aten/src/ATen/native/transformers/attention.cpp``."""
+"""Whether attention now runs as a composition of other operators. It adds its mask to the scores, in place for ordinary
+tensors. Source: ``_scaled_dot_product_attention_math`` in ``aten/src/ATen/native/transformers/attention.cpp``."""
 
 _OWN_USES, _OWN_STORAGE_USES = 4, 2
 """Use counts of a gradient that only autograd holds, and of its storage, while it is an argument of a dispatch mode.

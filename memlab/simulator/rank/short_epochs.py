@@ -36,7 +36,7 @@ ORDINARY_EVALUATION = 4
 """Batches at the beginning of an evaluation, enough to see whether its memory grows."""
 
 MOST_STEPS_RUN_WHOLE = 6
-"""Most optimizer steps of a training that is run whole: a short epoch has up to seven."""
+"""A training of at most so many optimizer steps is run whole: a short epoch has up to seven steps itself."""
 
 MOST_STEPS = 16
 """Optimizer steps without a new loader after which a script is stopped: a loop that counts its steps takes longer."""
@@ -176,13 +176,13 @@ class ShortEpochs:
             self._note(TRAINING, read=read, given=max(given, whole), per_step=per_step, is_whole=True)
         elif is_first and window:
             chosen = dearest_windows(read.batches, rank_number(), given, window, self._recorder.sizes_follow_values)
-            places = {"first_step": steps_before + given // per_step + 1, "steps": window // per_step}
-            self._note(TRAINING, read=read, given=given, dearest=chosen, per_step=per_step, **places)
+            in_steps = {"first_step": steps_before + given // per_step + 1, "steps": window // per_step}
+            self._note(TRAINING, read=read, given=given, dearest=chosen, per_step=per_step, **in_steps)
             behind = self._behind(read, given, chosen, window)
-            end_of_epoch = self._smaller_end(read, behind + window, chosen, window)
+            smaller_end = self._smaller_end(read, behind + window, chosen, window)
             is_only = self._epochs_begun == 1 and given % window == 0
             first_ones = [(rank_number(), first) for first in range(0, given, window)]
-            ran = [*first_ones, *_places(chosen), (rank_number(), behind), *_places(end_of_epoch)]
+            ran = [*first_ones, *_places(chosen), (rank_number(), behind), *_places(smaller_end)]
             self._trace.order = (
                 self._order(loader, read, ran, given, window, per_step, steps_before) if is_only else None
             )
@@ -190,8 +190,8 @@ class ShortEpochs:
             skipped = behind - given if read.indices else 0
             last = list(islice(own, skipped, skipped + window))  # finds what the dearest left in the allocator
             yield from last
-            yield from self._windows(end_of_epoch, read, own, fetcher, given, window)
-            run = given + len(last) + window * len(chosen + end_of_epoch)
+            yield from self._windows(smaller_end, read, own, fetcher, given, window)
+            run = given + len(last) + window * len(chosen + smaller_end)
             yield from self._more.repeated(last, (length or run + window * MORE_STEPS) - run)
         if is_whole:
             yield from own
@@ -303,8 +303,10 @@ class ShortEpochs:
                 given = window.first + size
 
     def _smaller_end(self, read: ReadAhead, least: int, chosen: list[Window], size: int) -> list[Window]:
-        """Return the last window of the epoch if its last batch has fewer samples, it begins at batch ``least`` or
-        later, and is not ``chosen``. Its tensors below 1 MiB need small segments, beside the large ones of the others.
+        """Return the last window of the epoch if its last batch has fewer samples than the first batch. The tensors of
+        such a batch that have less than 1 MiB need small segments, which no other batch may have needed.
+
+        ``least``: first batch of the first window that has not run. The ``chosen`` windows have run, too.
         """
         rank, samples = rank_number(), read.indices.get(rank_number(), ())
         first = len(samples) - size
@@ -312,7 +314,7 @@ class ShortEpochs:
         is_new = first % size == 0 and first >= least and (rank, first) not in _places(chosen)
         if not is_new or len(batches) < size or not all(isinstance(samples[each], list | tuple) for each in (0, -1)):
             return []
-        return [Window(batches[-1], first)] * (len(samples[-1]) < len(samples[0]))
+        return [Window(batches[-1], first)] if len(samples[-1]) < len(samples[0]) else []
 
     def _note(self, purpose: str, **facts: Any) -> None:
         """Append what was read and chosen to the trace. ``facts``: those of :class:`ShortEpoch`."""

@@ -174,7 +174,8 @@ class EpochOrder:
 
     @property
     def shuffles_sizes(self) -> bool:
-        """Whether another order differs: the last window stays, whose last batch has the samples that are left."""
+        """Whether the windows before the last one differ in sizes. The last one keeps its place in every order: its
+        last batch has the samples that are left."""
         return len({number for place, number in self.order if place < self.windows - 1}) > 1
 
     def check(self) -> None:

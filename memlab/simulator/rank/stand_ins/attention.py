@@ -219,9 +219,8 @@ def cudnn_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]
     histories of an H200 (cuDNN 9, PyTorch 2.11) show one request of exactly this size for each layer: 2,377,984 bytes
     (9 heads of 64, 3 of keys, 512 tokens), 2,130,176 (16 of 64, 16, 512) and 16,481,152 (32 of 128, 8, 501).
     """
-    batch, heads, rows, head = query.shape
-    sums = 4 * batch * heads * rows
-    return [sums + sums * head + sum(_expanded(query, key)) + _CUDNN_PLAN_BYTES]
+    sums = _sums(query)
+    return [sums + sums * query.shape[-1] + sum(_expanded(query, key)) + _CUDNN_PLAN_BYTES]
 
 
 def efficient_sums(grad_out, query, *rest, **options) -> list[int]:
