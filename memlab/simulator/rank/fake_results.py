@@ -1,8 +1,8 @@
 """Results of the most frequent operators without FakeTensorMode: the same results, in a tenth of the time.
 
 FakeTensorMode looks up every call in a cache, and computing the cache key costs more than the result. Here a view calls
-the meta kernel directly, a collective returns the tensors that it was given, and an operator that creates tensors calls
-FakeTensorMode only once for each set of shapes.
+the meta kernel directly, a collective returns the tensors that it was given, and an operator that creates tensors is
+computed only once for each set of shapes: by its meta kernel where that is known to give the same result.
 """
 
 import re
@@ -50,6 +50,20 @@ IN_PLACE = frozenset(
 )
 """Operators that return their first argument, with its shape and dtype unchanged."""
 
+OF_META = frozenset(
+    {
+        *(_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.mul.Scalar, _aten.div.Tensor),
+        *(_aten.neg.default, _aten.pow.Tensor_Scalar, _aten.rsqrt.default, _aten.tanh.default, _aten.sigmoid.default),
+        *(_aten.eq.Scalar, _aten.eq.Tensor, _aten.ne.Scalar, _aten.where.self, _aten.masked_fill.Scalar),
+        *(_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.cat.default, _aten.clone.default),
+        *(_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.dim, _aten._to_copy.default, _aten.embedding.default),
+        *(_aten.gelu.default, _aten.gelu_backward.default, _aten.silu.default, _aten.silu_backward.default),
+        *(_aten.tanh_backward.default, _aten.sigmoid_backward.default, _aten.threshold_backward.default),
+        *(_aten.native_layer_norm.default, _aten.native_layer_norm_backward.default, _aten.nll_loss_forward.default),
+        *(_aten.nll_loss_backward.default, _aten.embedding_dense_backward.default, _aten.slice_backward.default),
+    }
+)
+"""Operators whose meta kernels give FakeTensorMode's results, in a fifth of the time."""
 
 _FAKE = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 """Dispatch keys of implementations that compute results without values, or of other operators."""
@@ -143,13 +157,17 @@ class FakeResults:
 
     def _computed(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
         # Without a fake implementation the mode would run the operator for real, on zeros: it may on the host alone.
-        on_gpu = any(map(is_on, tensors_in((args, kwargs))))
+        tensors = tensors_in((args, kwargs))
+        on_gpu = any(map(is_on, tensors))
         self._mode.allow_fallback_kernels = not on_gpu
         try:
+            if on_gpu and not func._schema.returns and (func.namespace == "aten" or not has_fake(func)):
+                return None  # it only writes into its arguments, as fused optimizers do
             if on_gpu and not has_fake(func):
-                if not func._schema.returns:  # it only writes into its arguments, as fused optimizers do
-                    return None
                 raise UnsupportedOperatorException(func)
+            devices = {each.fake_device for each in tensors}
+            if func in OF_META and len(devices) == 1 and "device" not in kwargs:
+                return self._new_of_meta(func, args, kwargs, *devices)
             with self._mode:
                 return _those_asked_for(func, args, func(*args, **kwargs))
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -164,6 +182,12 @@ class FakeResults:
                 f"the operator {func} has no fake implementation, so the shapes of its results are unknown. Register "
                 f"one (torch.library.register_fake), or {OWN_STAND_IN}"
             ) from error
+
+    def _new_of_meta(self, func, args: tuple, kwargs: dict[str, Any], device: torch.device) -> Any:
+        out = _those_asked_for(func, args, self._of_meta(func, args, kwargs))
+        if isinstance(out, torch.Tensor):
+            return self._fake(out, device)
+        return tuple(each if each is None else self._fake(each, device) for each in out)
 
     def _new(self, fresh: _Fresh | int | None) -> FakeTensor | int | None:
         if not isinstance(fresh, _Fresh):

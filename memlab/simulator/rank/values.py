@@ -260,7 +260,8 @@ class Values:
             if tensor is None:  # a gradient that nobody asked for
                 continue
             has_some = not isinstance(tensor, FakeTensor) or hasattr(tensor.untyped_storage(), "_memlab_values")
-            if not has_some and tensor.shape == value.shape and torch._debug_has_internal_overlap(tensor) != 1:
+            repeats = any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            if not has_some and tensor.shape == value.shape and not repeats:
                 self.give(tensor, value)
 
     def _are_known(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any]) -> bool:
