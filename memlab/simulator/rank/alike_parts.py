@@ -73,7 +73,7 @@ def write_again(
 
     ``found``: storages whose blocks it frees. ``cuts``: what begins each of its phases but the first.
     """
-    requests = [event for event in step.events if isinstance(event, Alloc)]
+    requests = [event for event in step.events if type(event) is Alloc]
     sites = {
         event.key: recorder.sites.like(site, shape, event.nbytes) if event.site == NO_SITE else event.site
         for event, site, shape in zip(requests, step.sites, step.shapes, strict=True)

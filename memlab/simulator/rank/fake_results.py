@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
+from torch._ops import OpOverload
 from torch._subclasses.fake_impls import op_implementations_checks
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -32,36 +33,28 @@ _EMPTY = _aten.empty.memory_format
 _META = torch.device("meta")
 _empty_strided = torch._C._VariableFunctions.empty_strided  # takes a sixth of the time of the operator's own call
 
-LISTS_OF_VIEWS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int})
 
-VIEWS = frozenset(
-    {
-        *(_aten._unsafe_view.default, _aten.view.default, _aten.view.dtype, _aten.alias.default, _aten.detach.default),
-        *(_aten.as_strided.default, _aten.expand.default, _aten.select.int, _aten.slice.Tensor, _aten.t.default),
-        *(_aten.permute.default, _aten.transpose.int, _aten.squeeze.dim, _aten.unsqueeze.default),
-    }
+def _operators(names: str) -> frozenset[OpOverload]:
+    """Return operators of torch by their names: ``view view.dtype``."""
+    found = (name.split(".") for name in names.split())
+    return frozenset(getattr(getattr(_aten, packet), *overload or ["default"]) for packet, *overload in found)
+
+
+LISTS_OF_VIEWS = _operators("split.Tensor split_with_sizes unbind.int")
+
+VIEWS = _operators(
+    "_unsafe_view view view.dtype alias detach as_strided expand select.int slice.Tensor t permute transpose.int "
+    "squeeze.dim unsqueeze"
 )
 
-IN_PLACE = frozenset(
-    {
-        *(_aten.add_.Tensor, _aten.mul_.Tensor, _aten.div_.Tensor, _aten.copy_.default, _aten.zero_.default),
-        *(_aten.normal_.default, _aten.lerp_.Scalar, _aten.addcmul_.default, _aten.addcdiv_.default),
-    }
-)
+IN_PLACE = _operators("add_.Tensor mul_.Tensor div_.Tensor copy_ zero_ normal_ lerp_.Scalar addcmul_ addcdiv_")
 """Operators that return their first argument, with its shape and dtype unchanged."""
 
-OF_META = frozenset(
-    {
-        *(_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.mul.Scalar, _aten.div.Tensor),
-        *(_aten.neg.default, _aten.pow.Tensor_Scalar, _aten.rsqrt.default, _aten.tanh.default, _aten.sigmoid.default),
-        *(_aten.eq.Scalar, _aten.eq.Tensor, _aten.ne.Scalar, _aten.where.self, _aten.masked_fill.Scalar),
-        *(_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.cat.default, _aten.clone.default),
-        *(_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.dim, _aten._to_copy.default, _aten.embedding.default),
-        *(_aten.gelu.default, _aten.gelu_backward.default, _aten.silu.default, _aten.silu_backward.default),
-        *(_aten.tanh_backward.default, _aten.sigmoid_backward.default, _aten.threshold_backward.default),
-        *(_aten.native_layer_norm.default, _aten.native_layer_norm_backward.default, _aten.nll_loss_forward.default),
-        *(_aten.nll_loss_backward.default, _aten.embedding_dense_backward.default, _aten.slice_backward.default),
-    }
+OF_META = _operators(
+    "add.Tensor sub.Tensor mul.Tensor mul.Scalar div.Tensor neg pow.Tensor_Scalar rsqrt tanh sigmoid gelu silu "
+    "eq.Scalar eq.Tensor ne.Scalar where.self masked_fill.Scalar mm bmm addmm cat clone _to_copy sum sum.dim_IntList "
+    "mean.dim embedding native_layer_norm nll_loss_forward gelu_backward silu_backward tanh_backward sigmoid_backward "
+    "threshold_backward native_layer_norm_backward nll_loss_backward embedding_dense_backward slice_backward"
 )
 """Operators whose meta kernels give FakeTensorMode's results, in a fifth of the time."""
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from memlab.simulator.trace.columns import tuple_of
-from memlab.simulator.trace.events import FREE, MAKE, Alloc, BeginPhase, Event, Workspace, made
+from memlab.simulator.trace.events import FREE, MAKE, Alloc, BeginPhase, Event, Workspace, made, of_kinds
 from memlab.simulator.trace.reduction_scratch import scratch_of
 from memlab.simulator.trace.trace_format import Site
 from memlab.simulator.trace.work_items import BeginWorkPhase, StepWork, amounts, with_amounts
@@ -127,7 +127,7 @@ class AlikeStep:
     def phases(self) -> Iterator[tuple[list[Any], StepWork]]:
         """Yield the events and the work of each phase, without the BeginPhase and BeginWorkPhase between them."""
         work = self.work
-        ends = [[n for n, part in enumerate(parts) if type(part) in _CUTS] for parts in (self.events, work.items)]
+        ends = [[n for n, _ in of_kinds(parts, *_CUTS)] for parts in (self.events, work.items)]
         event = item = 0
         for event_end, item_end in zip([*ends[0], None], [*ends[1], None], strict=True):
             last = work if item_end is None else work.items[item_end]

@@ -110,7 +110,7 @@ def made(events: Iterable[Any]) -> list[int]:
     return [event.key for event in events if type(event) in MAKE]
 
 
-def of_kinds(events: Iterable[Event], *kinds: type[Event]) -> Iterator[tuple[int, Any]]:
+def of_kinds(events: Iterable[Any], *kinds: type[Any]) -> Iterator[tuple[int, Any]]:
     """Yield the events of some kinds, each with its index. All others are passed over quickly."""
     return compress(enumerate(events), map(frozenset(kinds).__contains__, map(type, events)))
 
