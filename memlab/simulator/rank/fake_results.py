@@ -158,9 +158,10 @@ class FakeResults:
                 return None  # it only writes into its arguments, as fused optimizers do
             if on_gpu and not has_fake(func):
                 raise UnsupportedOperatorException(func)
-            devices = {each.fake_device for each in tensors}
-            if func in OF_META and len(devices) == 1 and "device" not in kwargs:
-                return self._new_of_meta(func, args, kwargs, *devices)
+            if func in OF_META and "device" not in kwargs and all(type(each) is FakeTensor for each in tensors):
+                devices = {each.fake_device for each in tensors}
+                if len(devices) == 1:
+                    return self._new_of_meta(func, args, kwargs, *devices)
             with self._mode:
                 return _those_asked_for(func, args, func(*args, **kwargs))
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
