@@ -38,10 +38,6 @@ from memlab.simulator.trace.reduction_scratch import Scratch
 from memlab.simulator.trace.trace_format import Trace, apply
 
 
-def _ranks() -> int:
-    return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", 1))
-
-
 def block_of(tensor: torch.Tensor) -> int | None:
     """Return the key of the block in which a tensor lies; ``None`` if it lies in none."""
     return getattr(tensor.untyped_storage(), "_memlab_key", None)
@@ -188,7 +184,8 @@ class MemoryEvents:
     def _begin_to_use(self, index: int) -> None:
         """Number a GPU, at its first large tensor; earlier ones there count as the first GPU's. Refuse a second GPU to
         a rank of several, which has forgotten to choose its own."""
-        if self.gpus and _ranks() > 1:
+        ranks = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", 1))
+        if self.gpus and ranks > 1:
             raise UnpredictableError(
                 f"the process has tensors on cuda:{next(iter(self.gpus))} and puts others on cuda:{index}, and a rank "
                 f"has one GPU: {SET_DEVICE}"

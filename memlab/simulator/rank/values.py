@@ -240,7 +240,7 @@ class Values:
         if chosen is None:
             raise UnpredictableError(
                 f"{func} chooses by unknown values, and cannot be run on the host to choose for it: "
-                f"{_told(args[0])}. Predict without it, or {OWN_STAND_IN}"
+                f"{args[0].dtype}, {' x '.join(map(str, args[0].shape))}. Predict without it, or {OWN_STAND_IN}"
             )
         found = zip(tensors_in(out), tensors_in(chosen), strict=True)
         indices = [(tensor, value) for tensor, value in found if value.dtype is torch.int64]
@@ -344,10 +344,6 @@ class _Facts:
     def written(self, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
         for index, name in self._written:
             yield from tensors_in(args[index] if index < len(args) else kwargs.get(name))
-
-
-def _told(tensor: torch.Tensor) -> str:
-    return f"{tensor.dtype}, {' x '.join(map(str, tensor.shape))}"
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:

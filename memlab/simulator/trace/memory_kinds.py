@@ -169,7 +169,8 @@ def kind_of(site: Site, phase: str, vocabularies: Collection[int] = ()) -> str:
         return GRADIENTS
     if site.shape and site.shape[-1] in vocabularies and phase in ("forward", "backward", "evaluate"):
         return LOGITS
-    if site.operator in LOSSES or (phase != "backward" and _makes_logits(site)):
+    is_result_of_head = is_head(site.module) and site.operator != "_to_copy"  # and not the input in another dtype
+    if site.operator in LOSSES or (phase != "backward" and is_result_of_head):
         return LOGITS
     if site.function == FLATTEN and phase == "optimizer_step":
         return GRADIENTS  # of a step, in one piece; before the steps the weights
@@ -192,11 +193,6 @@ def _recomputes(site: Site) -> bool:
     """Whether a line of a forward requests the memory: in backward, code of a model that is checkpointed."""
     file, _, number = site.where.rpartition(":")
     return number.isdecimal() and "backward" not in site.function and not file.startswith(("deepspeed/", "torch/"))
-
-
-def _makes_logits(site: Site) -> bool:
-    """Whether the head requests the memory, and not for its input in another dtype."""
-    return is_head(site.module) and site.operator != "_to_copy"
 
 
 def is_head(module: str) -> bool:
