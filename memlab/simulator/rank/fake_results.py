@@ -158,7 +158,7 @@ class FakeResults:
                 return None  # it only writes into its arguments, as fused optimizers do
             if on_gpu and not has_fake(func):
                 raise UnsupportedOperatorException(func)
-            if func in OF_META and "device" not in kwargs and all(type(each) is FakeTensor for each in tensors):
+            if func in OF_META and "device" not in kwargs and all(map(self._is_own, tensors)):
                 devices = {each.fake_device for each in tensors}
                 if len(devices) == 1:
                     return self._new_of_meta(func, args, kwargs, *devices)
@@ -176,6 +176,10 @@ class FakeResults:
                 f"the operator {func} has no fake implementation, so the shapes of its results are unknown. Register "
                 f"one (torch.library.register_fake), or {OWN_STAND_IN}"
             ) from error
+
+    def _is_own(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a plain fake one of this mode: ``copy.deepcopy`` of a tensor copies its mode."""
+        return type(tensor) is FakeTensor and tensor.fake_mode is self._mode
 
     def _new_of_meta(self, func, args: tuple, kwargs: dict[str, Any], device: torch.device) -> Any:
         out = _those_asked_for(func, args, self._of_meta(func, args, kwargs))
