@@ -5,9 +5,30 @@ import sys
 
 import pytest
 
+from tests.shadow.one_rank import run
+
 pytestmark = pytest.mark.shadow
 
 
 def test_meta_kernels_give_the_results_of_fake_tensor_mode():
     words = [sys.executable, "-m", "tests.shadow.results_of_meta"]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == ""
+
+
+COPIED = """
+import torch
+with torch.device("cuda"):
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(64, 2), 2)  # copies the layer
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(2):
+    model(torch.ones(16, 4, 64, device="cuda")).sum().backward()
+    optimizer.step()
+print("trained")
+"""
+
+
+def test_copied_modules_are_followed(tmp_path):
+    """A copy of a fake tensor has a copy of its mode."""
+    trace, printed = run(tmp_path, COPIED)
+    assert "trained" in printed
+    assert len(trace.steps) == 2
