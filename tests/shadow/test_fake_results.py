@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from memlab.simulator.trace.events import Alloc
 from tests.shadow.one_rank import run
 
 pytestmark = pytest.mark.shadow
@@ -32,3 +33,25 @@ def test_copied_modules_are_followed(tmp_path):
     trace, printed = run(tmp_path, COPIED)
     assert "trained" in printed
     assert len(trace.steps) == 2
+
+
+ANSWERS = """
+import torch
+x = torch.ones(3, device="cuda")
+print(torch.is_same_size(x, x), x.dense_dim(), x.expand(2, 3).clone().tolist())
+try:
+    torch._foreach_add_([x], [torch.ones(4, device="cuda")])
+except RuntimeError:
+    print("refused")
+empty = torch.empty(0, device="cuda")
+empty.untyped_storage().resize_(48 << 20)
+view = empty.as_strided((12 << 20,), (1,))
+optimizer = torch.optim.SGD([torch.nn.Parameter(x)])
+optimizer.step()
+"""
+
+
+def test_other_results_errors_and_views_are_torchs(tmp_path):
+    trace, printed = run(tmp_path, ANSWERS)
+    assert "True 1 [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]\nrefused" in printed
+    assert 48 << 20 in [event.nbytes for event in trace.events if isinstance(event, Alloc)]

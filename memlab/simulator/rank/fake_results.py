@@ -154,11 +154,11 @@ class FakeResults:
         on_gpu = any(map(is_on, tensors))
         self._mode.allow_fallback_kernels = not on_gpu
         try:
-            if on_gpu and not func._schema.returns and (func.namespace == "aten" or not has_fake(func)):
-                return None  # it only writes into its arguments, as fused optimizers do
             if on_gpu and not has_fake(func):
+                if not func._schema.returns:  # it only writes into its arguments, as fused optimizers do
+                    return None
                 raise UnsupportedOperatorException(func)
-            if func in OF_META and "device" not in kwargs and all(map(self._is_own, tensors)):
+            if on_gpu and func in OF_META and "device" not in kwargs and all(map(self._is_own, tensors)):
                 devices = {each.fake_device for each in tensors}
                 if len(devices) == 1:
                     return self._new_of_meta(func, args, kwargs, *devices)

@@ -89,9 +89,7 @@ class Recorder(TorchDispatchMode):
         if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)  # a library infers shapes, as DTensor does: that takes no memory
         if func in VIEWS and type(args[0]) is FakeTensor:
-            out = self._results.of(func, args, kwargs)
-            self._count(func, args, kwargs, out)
-            return out  # in memory that was seen when it was made
+            return self._noted(self._results.of(func, args, kwargs), func, args, kwargs)
         if func in self.answers:
             return self.answers[func](*args, **kwargs)
         if is_made_of_others(func):

@@ -260,8 +260,7 @@ class Values:
             if tensor is None:  # a gradient that nobody asked for
                 continue
             has_some = not isinstance(tensor, FakeTensor) or hasattr(tensor.untyped_storage(), "_memlab_values")
-            repeats = any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-            if not has_some and tensor.shape == value.shape and not repeats:
+            if not has_some and tensor.shape == value.shape and not _repeats(tensor):
                 self.give(tensor, value)
 
     def _are_known(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any]) -> bool:
@@ -349,6 +348,11 @@ class _Facts:
 def _is_whole(tensor: torch.Tensor) -> bool:
     """Whether a tensor is all of its storage."""
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether several elements of a tensor lie in one place, as in an expanded one."""
+    return any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _may_have_values(tensor: torch.Tensor) -> bool:
