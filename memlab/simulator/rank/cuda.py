@@ -31,7 +31,7 @@ class Stream(torch.Stream):
         if "stream_id" in known:
             return super().__new__(cls, **known)
         if priority < 0:
-            device.recorder.libraries.note(STREAM)
+            _note_stream()
         return super().__new__(
             cls, device=torch.device("cuda", torch.cuda._get_device_index(device, True)), priority=priority
         )
@@ -50,6 +50,10 @@ class Stream(torch.Stream):
         event = Event() if event is None else event
         event.record(self)
         return event
+
+
+def _note_stream() -> None:
+    device.recorder.libraries.note(STREAM)
 
 
 class Event(torch.Event):
