@@ -30,9 +30,7 @@ def zero3_model_states_bytes(
 def zero2_model_states_bytes(parameters: int, gpus: int, offload_optimizer: bool) -> int:
     """Estimate the bytes on each GPU at ZeRO stage 2. Source: ``estimate_zero2_model_states_mem_needs`` in
     ``deepspeed/runtime/zero/stage_1_and_2.py`` of DeepSpeed 0.19.8, with its defaults and one node."""
-    if offload_optimizer:
-        return 2 * parameters
-    return 2 * parameters + int(18 * parameters / gpus)
+    return 2 * parameters if offload_optimizer else 2 * parameters + int(18 * parameters / gpus)
 
 
 def accelerate_bytes(parameters: int, dtype: str) -> int:

@@ -125,6 +125,4 @@ def applies(zero_key: str, stage: int) -> bool:
         return True
     if zero_key.startswith("stage3_") or zero_key in STAGE3_ONLY:
         return stage == 3
-    if zero_key in STAGE12_ONLY:
-        return stage in (1, 2)
-    return stage > 0
+    return stage in (1, 2) if zero_key in STAGE12_ONLY else stage > 0

@@ -66,9 +66,7 @@ class GpuPool:
                 self._changed.notify_all()
 
     def _available(self, count: int, alone: bool) -> bool:
-        if alone or self._is_alone or not self._all:
-            return self._running == 0
-        return len(self._free) >= count
+        return self._running == 0 if alone or self._is_alone or not self._all else len(self._free) >= count
 
 
 @contextlib.contextmanager

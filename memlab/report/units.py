@@ -164,9 +164,7 @@ def duration_of(value: float, basis: Basis) -> str:
 
 def usd_of(amount: float, basis: Basis) -> str:
     """Write the dollars of an epoch or a run: ``$0.85``, ``$0.66 to $1.05``, ``at least $0.14``."""
-    if basis.kind != CALIBRATED:
-        return known(usd(amount), basis)
-    return _between(*map(usd, basis.range(amount)))
+    return _between(*map(usd, basis.range(amount))) if basis.kind == CALIBRATED else known(usd(amount), basis)
 
 
 def _between(low: str, high: str) -> str:

@@ -176,8 +176,8 @@ def _word(record: Record) -> str:
 
 
 def _reason(record: Record) -> str:
-    why = (record.reason or "no reason given").splitlines()[0].partition(ITS_OUTPUT)[0]  # the last line names the log
-    return why.rstrip(".;: ")
+    # The last line names the log.
+    return (record.reason or "no reason given").splitlines()[0].partition(ITS_OUTPUT)[0].rstrip(".;: ")
 
 
 def _memory(record: Record) -> str:

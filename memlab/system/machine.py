@@ -105,9 +105,7 @@ def _gpu(pynvml, id: str) -> Gpu:
 
 def nvml_handle(pynvml, id: str):
     """Return NVML's handle of a GPU; ``id`` is ``Gpu.id``."""
-    if id.isdigit():
-        return pynvml.nvmlDeviceGetHandleByIndex(int(id))
-    return pynvml.nvmlDeviceGetHandleByUUID(id)
+    return pynvml.nvmlDeviceGetHandleByIndex(int(id)) if id.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(id)
 
 
 def used_bytes(ids: Sequence[str]) -> list[int]:

@@ -4,10 +4,5 @@ import sys
 
 from deepspeed.accelerator import get_accelerator
 
-
-def main() -> None:
-    get_accelerator().create_op_builder(f"{sys.argv[1]}Builder").load(verbose=False)
-
-
 if __name__ == "__main__":
-    main()
+    get_accelerator().create_op_builder(f"{sys.argv[1]}Builder").load(verbose=False)

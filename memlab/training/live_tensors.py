@@ -32,8 +32,7 @@ class LiveTensors(Memory):
         self.peak = 0
         self.seen: set[int] = set()
         self.mode = _StorageMode(self)
-        self.counting = False
-        self.communicated = False
+        self.counting = self.communicated = False
 
     def turn(self) -> Reading:
         reading = Reading(*self.host.turn())

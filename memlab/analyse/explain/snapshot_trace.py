@@ -319,8 +319,7 @@ class _Builder:
 
     def _piece_of(self, entry: Entry) -> int:
         """Return the index of the piece in the entry's label; -1 without one, and before the first that is kept."""
-        number = piece_and_module(entry.label)[0]
-        return max(-1, min(number - self.marks.first, len(self.marks.pieces) - 1))
+        return max(-1, min(piece_and_module(entry.label)[0] - self.marks.first, len(self.marks.pieces) - 1))
 
     def _module_of(self, entry: Entry) -> str:
         """Return the module in the entry's label; empty if an earlier piece left the label in a thread of autograd."""

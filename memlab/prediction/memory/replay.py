@@ -88,8 +88,7 @@ class _Runner:
         self.results: list[Replay] = []
         self.highest: dict[str, int] = {}  # allocated, by phase
         self.retries_before = 0
-        self.steps_began = False
-        self.in_piece = False
+        self.steps_began = self.in_piece = False
 
     def run(self) -> None:
         allocator, result, highest = self.allocator, self.result, 0

@@ -133,9 +133,7 @@ def _skeleton(trace: Trace) -> tuple:
 def _event_skeleton(event: Event) -> tuple:
     if isinstance(event, Alloc):
         return Alloc, event.key, event.stream, type(event.reduction)
-    if isinstance(event, HostAlloc):
-        return HostAlloc, event.key, event.pinned
-    return type(event), event
+    return (HostAlloc, event.key, event.pinned) if isinstance(event, HostAlloc) else (type(event), event)
 
 
 def _furthest_apart(traces: Sequence[Trace]) -> list[Trace]:

@@ -31,7 +31,8 @@ _TO_LIST = torch.Tensor.tolist
 def install() -> None:
     """Patch torch, once in a process and before libraries that keep references to its functions."""
     no_compiler()
-    _no_real_tensor()
+    # Make no tensor on a real GPU: fake tensors begin with one, where torch is built for CUDA.
+    fake_tensor.init_gpu_context = lambda device: None
     _one_kernel_backwards()
     _constructors()
     _indices()
@@ -103,11 +104,6 @@ def _refused(function):
         raise _not_predicted(function)
 
     return called
-
-
-def _no_real_tensor() -> None:
-    """Make no tensor on a real GPU: fake tensors begin with one, where torch is built for CUDA."""
-    fake_tensor.init_gpu_context = lambda device: None
 
 
 def _one_kernel_backwards() -> None:
@@ -196,9 +192,7 @@ def _has_tensors(index: Any) -> bool:
 def _with_tensors(tensor: torch.Tensor, index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_with_tensors(tensor, part) for part in index)
-    if isinstance(index, list | range):
-        return torch.tensor(list(index), device=tensor.device)
-    return index
+    return torch.tensor(list(index), device=tensor.device) if isinstance(index, list | range) else index
 
 
 # --- values and addresses

@@ -48,8 +48,7 @@ class CountedMemory(Memory):
                 held = self._on_gpus[event.stream // STREAMS]
                 self._blocks[event.key] = held, event.nbytes
                 held.now += event.nbytes
-                if held.now > held.peak:
-                    held.peak = held.now
+                held.peak = max(held.peak, held.now)
             elif type(event) is Free:
                 held, nbytes = self._blocks.pop(event.key)
                 held.now -= nbytes

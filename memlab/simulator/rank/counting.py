@@ -120,9 +120,7 @@ class Counter:
         self.items: list[Item] = []
         self.events_before: list[int] = []
         self._trace_events = trace.events
-        self.operators = 0
-        self.modules = 0
-        self.collectives = 0
+        self.operators = self.modules = self.collectives = 0
         self._events: dict[int, int] = {}  # event -> number of its last record in this step
         self._records = 0
         self._known = cache(_Operator)

@@ -133,9 +133,7 @@ class FakeResults:
             return value
         if isinstance(value, torch.Tensor) and value.device.type == "cpu":
             return self.strided(value.shape, value.stride(), value.dtype, value.device)
-        if isinstance(value, NESTED):
-            return type(value)([self._all_fake(item) for item in value])
-        return value
+        return type(value)([self._all_fake(item) for item in value]) if isinstance(value, NESTED) else value
 
     def _remembered(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return FakeTensorMode's result, from the cache if ``func`` has been called with these shapes before."""

@@ -287,10 +287,8 @@ class Values:
 
     def _can_be_overwritten(self, tensor: torch.Tensor) -> bool:
         """Whether the whole storage of ``tensor`` is known after ``tensor`` was written."""
-        storage = tensor.untyped_storage()
-        if hasattr(storage, "_memlab_values"):
-            return True
-        return _is_whole(tensor) and _may_have_values(tensor)
+        is_known = hasattr(tensor.untyped_storage(), "_memlab_values")
+        return is_known or (_is_whole(tensor) and _may_have_values(tensor))
 
     def _make_room(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -317,9 +315,7 @@ class Values:
     def _on_host(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return self.of(value)
-        if isinstance(value, NESTED):
-            return [self._on_host(item) for item in value]
-        return value
+        return [self._on_host(item) for item in value] if isinstance(value, NESTED) else value
 
 
 class _Facts:

@@ -193,8 +193,7 @@ def _flash_attention(module, query, key, value, attention_mask, scaling=None, dr
     For padded samples transformers copies query, key and value without their padding (``_upad_input`` in
     ``modeling_flash_attention_utils.py``). These copies depend on the data and are not predicted.
     """
-    out = flash(query, key, value, dropout, True, scaling)
-    return out.transpose(1, 2), None
+    return flash(query, key, value, dropout, True, scaling).transpose(1, 2), None
 
 
 def flash_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]:

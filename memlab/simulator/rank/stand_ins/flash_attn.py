@@ -151,11 +151,9 @@ def unpad_input(hidden_states, attention_mask, unused_mask=None) -> tuple:
     used = attention_mask.sum(dim=-1, dtype=torch.int32)
     indices = torch.nonzero(mask.flatten(), as_tuple=False).flatten()
     bounds = pad(torch.cumsum(lengths, dim=0, dtype=torch.int32), (1, 0))
-    tokens = index_first_axis(hidden_states.flatten(0, 1), indices)
-    return tokens, indices, bounds, lengths.max().item(), used
+    return index_first_axis(hidden_states.flatten(0, 1), indices), indices, bounds, lengths.max().item(), used
 
 
 def pad_input(hidden_states, indices, batch, seqlen) -> torch.Tensor:
     """Return the tokens at their places among the padding: (batch, seqlen, ...)."""
-    whole = _IndexPutFirstAxis.apply(hidden_states, indices, batch * seqlen)
-    return whole.unflatten(0, (batch, seqlen))
+    return _IndexPutFirstAxis.apply(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))

@@ -122,8 +122,7 @@ class _Files:
         """``load_state_dict`` of transformers."""
         if str(map_location) != "meta":
             return {name: tensor.to(map_location) for name, tensor in self.open(file).get_tensors().items()}
-        weights = self._weights_of(os.fspath(file))
-        return {name: _on_meta(weight) for name, weight in weights.items()}
+        return {name: _on_meta(weight) for name, weight in self._weights_of(os.fspath(file)).items()}
 
     def _weights_of(self, file: str) -> dict[str, Weight]:
         if file not in self._made:

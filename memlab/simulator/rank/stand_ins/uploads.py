@@ -65,9 +65,7 @@ def _answered(method: Callable[..., Any], answer: Callable[[Mapping[str, Any]], 
     def call(*args: Any, **options: Any) -> Any:
         arguments = signature.bind(*args, **options).arguments
         _list(method.__name__, arguments)
-        if arguments.get("run_as_future"):
-            return args[0].run_as_future(answer, arguments)
-        return answer(arguments)
+        return args[0].run_as_future(answer, arguments) if arguments.get("run_as_future") else answer(arguments)
 
     return call
 
