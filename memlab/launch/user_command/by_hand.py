@@ -62,13 +62,18 @@ def _end(file: Any, run: RunFolder, error: BaseException | None, began: float) -
     try:
         file.write_at_the_end(error)
         if file.rank == 0:
-            wait_until(lambda: _all_have_ended(run), WAIT_S, every_s=0.1)
+            _wait_for_ranks(run)
             ended = Ended("exited", int(error is not None), time.perf_counter() - began)
             finished = read_finished(run, ended, host_ooms=0, has_loaded=True)
             write_record(finished, Job(plan_of(sys.orig_argv), run), sys.orig_argv)
             install.remove(run.path)
     except Exception as failure:
         print(f"memlab: {run} has no record of this training: {failure!r}", file=sys.stderr)
+
+
+def _wait_for_ranks(run: RunFolder) -> None:
+    """Wait until all ranks have written their last file, but no longer than WAIT_S."""
+    wait_until(lambda: _all_have_ended(run), WAIT_S, every_s=0.1)
 
 
 def _all_have_ended(run: RunFolder) -> bool:

@@ -24,9 +24,8 @@ def runs(func, args: tuple, kwargs: dict[str, Any]) -> bool:
     if first_is_fake or any(isinstance(tensor, FakeTensor) for tensor in tensors_in(args)):
         return False
     place = kwargs.get("device")
-    if place is not None and place.type == device.NAME:
-        return False
-    if func.namespace == "c10d" or any(isinstance(tensor, FakeTensor) for tensor in tensors_in(kwargs)):
+    is_on_gpu = place is not None and place.type == device.NAME
+    if is_on_gpu or func.namespace == "c10d" or any(isinstance(tensor, FakeTensor) for tensor in tensors_in(kwargs)):
         return False
     return (place is not None and place.type == "meta") or not _makes_large_floats(func, args, kwargs)
 
