@@ -66,7 +66,8 @@ class GpuPool:
                 self._changed.notify_all()
 
     def _available(self, count: int, alone: bool) -> bool:
-        return self._running == 0 if alone or self._is_alone or not self._all else len(self._free) >= count
+        needs_all = alone or self._is_alone or not self._all
+        return self._running == 0 if needs_all else len(self._free) >= count
 
 
 @contextlib.contextmanager

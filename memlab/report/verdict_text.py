@@ -176,7 +176,7 @@ def _word(record: Record) -> str:
 
 
 def _reason(record: Record) -> str:
-    # The last line names the log.
+    # The first line alone: the last one names the log.
     return (record.reason or "no reason given").splitlines()[0].partition(ITS_OUTPUT)[0].rstrip(".;: ")
 
 

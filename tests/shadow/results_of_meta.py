@@ -1,5 +1,5 @@
-"""Calls each operator of ``OF_META`` with tensors of several layouts and dtypes, and prints what FakeTensorMode answers
-otherwise."""
+"""Calls each operator of ``OF_META`` with tensors of several layouts and dtypes. Prints the results that FakeTensorMode
+computes differently."""
 
 from collections.abc import Sequence
 from itertools import product

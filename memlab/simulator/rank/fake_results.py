@@ -2,7 +2,8 @@
 
 FakeTensorMode looks up every call in a cache, and computing the cache key costs more than the result. Here a view calls
 the meta kernel directly, a collective returns the tensors that it was given, and an operator that creates tensors is
-computed only once for each set of shapes: by its meta kernel where that is known to give the same result.
+computed only once for each set of shapes: the operators of ``OF_META`` by their meta kernels, all others by
+FakeTensorMode.
 """
 
 import re
@@ -35,7 +36,7 @@ _empty_strided = torch._C._VariableFunctions.empty_strided  # takes a sixth of t
 
 
 def _operators(names: str) -> frozenset[OpOverload]:
-    """Return operators of torch by their names: ``view view.dtype``."""
+    """Return operators of torch by a text of their names: ``view.dtype``, or ``view`` for ``view.default``."""
     found = (name.split(".") for name in names.split())
     return frozenset(getattr(getattr(_aten, packet), *overload or ["default"]) for packet, *overload in found)
 
@@ -56,7 +57,8 @@ OF_META = _operators(
     "mean.dim embedding native_layer_norm nll_loss_forward gelu_backward silu_backward tanh_backward sigmoid_backward "
     "threshold_backward native_layer_norm_backward nll_loss_backward embedding_dense_backward slice_backward"
 )
-"""Operators whose meta kernels give FakeTensorMode's results, in a fifth of the time."""
+"""Operators whose meta kernels give the results of FakeTensorMode, in a quarter of its time (median, with torch 2.11 on
+one core)."""
 
 _FAKE = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 """Dispatch keys of implementations that compute results without values, or of other operators."""
@@ -176,10 +178,11 @@ class FakeResults:
             ) from error
 
     def _is_own(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is a plain fake one of this mode: ``copy.deepcopy`` of a tensor copies its mode."""
+        """Whether a tensor is a plain fake tensor of this mode. A copy by ``copy.deepcopy`` can have a copied mode."""
         return type(tensor) is FakeTensor and tensor.fake_mode is self._mode
 
     def _new_of_meta(self, func, args: tuple, kwargs: dict[str, Any], device: torch.device) -> Any:
+        """Return fake tensors on ``device`` like the meta tensors that the operator's meta kernel makes."""
         out = _those_asked_for(func, args, self._of_meta(func, args, kwargs))
         if isinstance(out, torch.Tensor):
             return self._fake(out, device)

@@ -111,7 +111,7 @@ def made(events: Iterable[Any]) -> list[int]:
 
 
 def of_kinds(events: Iterable[Any], *kinds: type[Any]) -> Iterator[tuple[int, Any]]:
-    """Yield the events of some kinds, each with its index. All others are passed over quickly."""
+    """Yield the events (or items of work) of some kinds, each with its index. All others are passed over quickly."""
     return compress(enumerate(events), map(frozenset(kinds).__contains__, map(type, events)))
 
 

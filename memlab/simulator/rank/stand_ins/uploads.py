@@ -39,7 +39,7 @@ def stand_in(gpu: GpuModel) -> StandIn:
 
 
 def _answer_uploads(hub: ModuleType, recorder: Recorder) -> None:
-    for names, answer in ((COMMITS, _commit), (("create_repo",), _repository), (NO_RESULT, _nothing)):
+    for names, answer in ((COMMITS, _commit), (("create_repo",), _repository), (NO_RESULT, lambda *asked: None)):
         for name in names:
             if hasattr(hub.HfApi, name):
                 setattr(hub.HfApi, name, _answered(getattr(hub.HfApi, name), functools.partial(answer, hub)))
@@ -84,10 +84,6 @@ def _commit(hub: ModuleType, arguments: Mapping[str, Any]) -> Any:
     message, description = (arguments.get(name) or "" for name in ("commit_message", "commit_description"))
     oid = "0" * 40
     return hub.CommitInfo(f"{_url(hub, arguments)}/commit/{oid}", message, description, oid)
-
-
-def _nothing(hub: ModuleType, arguments: Mapping[str, Any]) -> None:
-    return None
 
 
 def _list(name: str, arguments: Mapping[str, Any]) -> None:
