@@ -14,7 +14,7 @@ import memlab
 from memlab.core.config import to_dict
 from memlab.core.plan import NOT_MEASURED, Plan
 from memlab.files.disk import cache_folder, write_whole
-from memlab.prediction.traces.micro_steps import with_few
+from memlab.prediction.traces.micro_steps import TRACED
 from memlab.simulator.trace.trace_format import Trace
 from memlab.system.environment import versions_used
 from memlab.training.simulated.shadow_process import TraceKey
@@ -86,13 +86,13 @@ IN_MEMORY = 16
 
 
 def trace_folder(plan: Plan) -> Path:
-    """Return the folder of the traces of ``plan``. Plans that share traces share this folder."""
-    return folder_of_exact(with_few(plan))
+    """Return the folder of the traces of ``plan``, with few micro-steps. Plans that share traces share this folder."""
+    return _folder(plan, min(plan.config.batch.accumulation, TRACED))
 
 
 def folder_of_exact(plan: Plan) -> Path:
     """Return the folder of traces that have all micro-steps of ``plan``."""
-    return cache_folder("traces") / _fingerprint(plan)
+    return _folder(plan, plan.config.batch.accumulation)
 
 
 def traced(folder: Path, rank: int) -> dict[TraceKey, Path]:
@@ -105,12 +105,12 @@ def load(path: Path) -> Trace:
     return Trace.load(path)
 
 
-def _fingerprint(plan: Plan) -> str:
+def _folder(plan: Plan, micro_steps: int) -> Path:
     config = {key: value for key, value in to_dict(plan.config).items() if key not in IRRELEVANT}
-    config["batch"] = {"accumulation": plan.config.batch.accumulation}
+    config["batch"] = {"accumulation": micro_steps}
     hardware = {key: getattr(plan.config.hardware, key) for key in ("gpu", "gpus", "nodes", "memory_gib", "device")}
     facts = [{**config, "hardware": hardware}, versions_used(plan), _model_files(plan), code_digest(OF_TRACES)]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    return cache_folder("traces") / hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _model_files(plan: Plan) -> str:

@@ -144,7 +144,7 @@ class ShortEpochs:
         self, loader: DataLoader, own: Iterator, fetcher: Any, end: LoopEnd, is_first: bool
     ) -> Generator[Any, None, bool]:
         """Yield the samples of each batch. Returns whether all of them were run, because they make few steps."""
-        read = self._read(loader, own, fetcher, self._batches_left(loader)) if is_first else ReadAhead()
+        read = self._read(loader, own, fetcher, self._batches_of_trainer(loader)) if is_first else ReadAhead()
         steps_before, micro_before, shown = self._session.steps_done, self._session.micro_batches, []
         per_step = window = enough = 0  # batches; not known before the first optimizer step
         length = None if self._is_counted else _length(loader)
@@ -236,7 +236,7 @@ class ShortEpochs:
         known = [steps for steps in self._steps_of_epochs if steps is not None]
         return sum(known) if len(known) == len(self._steps_of_epochs) else None
 
-    def _batches_left(self, loader: DataLoader) -> int | None:
+    def _batches_of_trainer(self, loader: DataLoader) -> int | None:
         """The number of batches that a Trainer still uses, by its arguments."""
         if (trainer := self._trainer) is None:
             return None

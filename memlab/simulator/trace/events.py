@@ -45,7 +45,7 @@ class Workspace(NamedTuple):
 
 class Free(NamedTuple):
     """Free of a block of device memory. ``release_delay``: number of further requests until the block can be reused;
-    only for blocks that side streams used (memory/release_delay.py)."""
+    only for blocks that side streams used (prediction/memory/release_delay.py)."""
 
     key: int
     release_delay: Count | None = None
