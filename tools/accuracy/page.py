@@ -1,16 +1,18 @@
-"""Text of docs/accuracy.md: errors of the predictions as tables."""
+"""Text of docs/accuracy.md: errors of the predictions as tables. Long texts are in Markdown files beside this one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from memlab.core.grouping import grouped
 from memlab.core.record import COMMAND_PHASES
+from memlab.core.sizes import MIB
 from memlab.prediction.memory.fit_probability import FEW
 from memlab.report import units
+from memlab.simulator.constants import HOST_PROCESS_BYTES
 from tools.accuracy.commands import PEAKS, JudgedCommand
 from tools.accuracy.errors import GROUPS, MARGIN, QUANTITIES, Compared, Errors, Judged, cell, errors_of, verdicts_of
-from tools.accuracy.sources import SOURCES
 
 NAMES = {
     "allocated": "peak allocated",
@@ -19,29 +21,6 @@ NAMES = {
     "after_init": "allocated after engine init",
     "host": "host memory, peak resident",
 }
-
-WITHOUT_CALIBRATION = """\
-Predictions of device memory have no fitted parameter. The real engine makes the allocations; a copy of PyTorch's
-allocator, which reproduces a recorded memory history exactly, replays them.
-"""
-
-
-WHERE_PROBABLE = f"""\
-A prediction computes the probability that it fits from the errors of reserved memory of all measured configurations.
-memlab shows this probability only for a GPU and a kind of configuration of which at least {FEW} configurations were
-measured; otherwise it says "not calibrated". Configurations of one kind differ in model, ZeRO stage, checkpointing and
-shape.
-"""
-
-
-COMMANDS = """\
-Training scripts that people write themselves, unmodified (`results/commands/`). `memlab measure -- COMMAND` measured
-each, and `memlab predict -- COMMAND` predicted it from the same words. Peaks are from process start, of the highest
-rank. *First* is the error of the prediction that was made first: by the code as it was before the causes of its errors
-were known. *Worst phase* is the phase whose peak of allocated memory is the furthest off. A measured command ran two to
-four optimizer steps; its prediction ran the first two, those with the dearest batches that the script's loader could
-still give, and one more, so for a loop that counts its own steps it is the peak of the whole epoch.
-"""
 
 
 def document(
@@ -67,9 +46,7 @@ def document(
             *(_own_training(points, refused, kinds) if points else []),
             *(_commands(commands) if commands else []),
             *([*_by_sweep(points, note), *_by_family(points)] if points else []),
-            "## Sources of the numbers\n",
-            WITHOUT_CALIBRATION,
-            _markdown(("value that a trace lacks", "value", "source"), SOURCES),
+            _section("sources.md", host_process=f"{HOST_PROCESS_BYTES // MIB:,} MiB"),
             *(_imported(imported) if imported else []),
         ]
     )
@@ -135,20 +112,18 @@ def _kinds(kinds: Mapping[str, Mapping[str, int]]) -> str:
         for kind, count in sorted(counts.items(), key=lambda item: -item[1])
     ]
     head = ("GPU", "kind of configuration", "measured", "probability shown")
-    return f"## Where a probability is shown\n\n{WHERE_PROBABLE}\n{_markdown(head, rows)}"
+    return f"{_section('probabilities.md', few=str(FEW))}\n{_markdown(head, rows)}"
 
 
 def _commands(commands: Sequence[JudgedCommand]) -> list[str]:
     """Write the section of training commands: errors over all, and one table for each sweep."""
     measured = _versions(each.versions for each in commands)
     predicted = _versions(each.predictor for each in commands)
-    versions = f"Measured with {measured}; predicted with {predicted}.\n"
     sweeps = sorted(grouped(commands, lambda command: command.sweep).items())
     rows = [row for sweep in sweeps for quantity in PEAKS for row in _error_rows([sweep], quantity)]
     by_phase = [(phase.replace("_", " "), _in_phase(commands, phase)) for phase in COMMAND_PHASES]
     return [
-        "## Training commands\n",
-        COMMANDS + versions,
+        _section("commands.md", measured=measured, predicted=predicted),
         _table("sweep", rows),
         _verdicts(commands),
         *(_table("phase", _error_rows(by_phase, quantity)) for quantity in PEAKS),
@@ -230,20 +205,7 @@ def _by_axis(points: Sequence[Judged], quantity: str) -> list[tuple[str, Errors 
 
 def _imported(points: Sequence[Judged]) -> list[str]:
     """Write the section on an imported study, measured with other versions: errors by series."""
-    parts = [
-        "## Against a public study\n",
-        "[gpjt/fine-tune-2024-04](https://github.com/gpjt/fine-tune-2024-04) measured Llama-3-8B on 8 x A100-80GB and "
-        f"Qwen1.5-0.5B on one 24 GB card, in fp16, with {_versions_of(points)}. These versions are two years older "
-        "than the versions that predict. The study measured active memory instead of allocated memory, from process "
-        "start (`measure.protocol=cold`). It built its model outside zero.Init, so ZeRO-3 is predicted with "
-        "`memory_efficient_linear=false`. Its files are not part of this repository. The points are spread evenly over "
-        "each series and predicted with random tokens.\n\n"
-        "The versions differ visibly. DeepSpeed 0.14.2 moves the parameters of ZeRO-2 to the host while it flattens "
-        "them; 0.19.8 flattens them on a GPU that has room for both copies, and there the peak from process start "
-        "arises. transformers 4.40 keeps more memory for each token: it repeats the key heads, and its loss copies the "
-        "logits once more. These data do not separate the errors of the versions from the errors of the prediction. "
-        "The predicted peak with ZeRO-3 and checkpointing is too low for an unknown reason.\n",
-    ]
+    parts = [_section("study.md", versions=_versions_of(points))]
     series = [*sorted(grouped(points, lambda point: point.sweep).items()), ("all", points)]
     for quantity in ("active", "reserved"):
         rows = [(name, errors_of(some, quantity)) for name, some in series]
@@ -265,6 +227,11 @@ def _table(first: str, rows: Sequence[tuple[str, Errors | None]]) -> str:
         if errors is not None
     ]
     return _markdown(head, cells)
+
+
+def _section(name: str, **values: str) -> str:
+    """Read the text of a section, a file beside this one, and put the values in place of their names in braces."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8").format(**values)
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

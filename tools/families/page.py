@@ -1,7 +1,8 @@
-"""Page of model families: which are predicted, and which are not, with the reason."""
+"""Page of model families (page.md): which are predicted, and which are not, with the reason."""
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from memlab.core.record import MODEL_FLOPS, WORK
 from memlab.report.units import gib
@@ -15,41 +16,18 @@ SHOWN = 200
 
 
 def document(attempts: Sequence[Attempt], words: Sequence[str], versions: Mapping[str, str], cpu_limit_s: int) -> str:
-    """Write the page as Markdown."""
+    """Write the page as Markdown: the text of page.md, with values in place of their names in braces."""
     predicted = [attempt for attempt in attempts if not attempt.reason]
     others = [attempt for attempt in attempts if attempt.reason]
-    stated = ", ".join(f"{name} {versions[name]}" for name in VERSIONS)
-    return "\n".join(
-        [
-            "# Model families",
-            "",
-            f"{len(predicted)} of the {len(attempts)} families that transformers' `AutoModelForCausalLM` knows are "
-            f"predicted. `make families` writes this page; it was made with {stated}.",
-            "",
-            "Each family is one model: the defaults of its configuration class, with two layers, or as many as have "
-            "every kind of layer that the defaults have, and other values where the defaults make no model. Weights "
-            "are random. Optional packages (mamba-ssm, flash-linear-attention, ...) are not installed, so transformers "
-            f"runs its own code for their kernels. All else is `{' '.join(words)}`. A family that has no `sdpa` is "
-            f"tried with `attention=eager`. Each may take {cpu_limit_s} s of CPU time. That a family is here says that "
-            "its prediction runs to the end; how right predictions are is in [accuracy.md](accuracy.md).",
-            "",
-            "## Predicted",
-            "",
-            "| family | class | attention | parameters | memory needed, GiB | step, s | unknown |",
-            "|---|---|---|---:|---:|---:|---|",
-            *(_row(attempt) for attempt in predicted),
-            "",
-            "## Not predicted",
-            "",
-            "What is predicted follows from shapes. Where a shape depends on values (`nonzero`, `split_with_sizes`, a "
-            "random choice), only running the model can tell it. The other reasons are errors of transformers or "
-            "torch.",
-            "",
-            "| family | class | attention | why |",
-            "|---|---|---|---|",
-            *(f"| {_names(attempt)} | {_cell(attempt.reason)} |" for attempt in others),
-            "",
-        ]
+    template = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
+    return template.format(
+        predicted=len(predicted),
+        attempts=len(attempts),
+        versions=", ".join(f"{name} {versions[name]}" for name in VERSIONS),
+        words=" ".join(words),
+        limit=cpu_limit_s,
+        rows="".join(f"{_row(attempt)}\n" for attempt in predicted),
+        reasons="".join(f"| {_names(attempt)} | {_cell(attempt.reason)} |\n" for attempt in others),
     )
 
 
