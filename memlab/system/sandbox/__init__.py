@@ -24,7 +24,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -71,30 +71,22 @@ class Layer:
     began: float
 
 
-@dataclass
 class FileChanges:
-    """Folder -> number and bytes of the files written and deleted in it: the topmost folder that was made or deleted,
-    or else the folder that the files lie in. ``ignore``: a folder that is left out."""
+    """Folder -> the files written and deleted in it: the topmost folder that was made or deleted, or else the folder
+    that the files lie in. ``ignore``: a folder that is left out."""
 
-    ignore: Path
-    written: dict[Path, list[int]] = field(default_factory=dict)
-    deleted: dict[Path, list[int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, layers: Iterable[Layer], ignore: Path) -> "FileChanges":
-        """Read the layers, but for what was changed below ``ignore``."""
-        changes = cls(ignore)
+    def __init__(self, layers: Iterable[Layer], ignore: Path):
+        self._ignore = ignore
+        self.written: dict[Path, Files] = {}
+        self.deleted: dict[Path, Files] = {}
         for layer in layers:
-            changes._read(layer, layer.upper, layer.folder, None)
-        return changes
+            self._read(layer, layer.upper, layer.folder, None)
 
     def _read(self, layer: Layer, upper: Path, folder: Path, made: Path | None) -> None:
         """Read one folder. ``made``: the topmost new folder that it lies in."""
-        if folder == self.ignore:
+        if folder == self._ignore or len(folder.parts) > DEEPEST or len(os.fsencode(upper)) > LONGEST:
             return
         names = set()
-        if len(folder.parts) > DEEPEST or len(os.fsencode(upper)) > LONGEST:
-            return
         _allow_reading(upper)
         for entry in os.scandir(upper):
             names.add(entry.name)
@@ -105,7 +97,7 @@ class FileChanges:
             if entry.is_dir(follow_symlinks=False):
                 new = made or (None if _is_folder(seen) else seen)
                 if new:
-                    self.written.setdefault(new, [0, 0])
+                    _add(self.written, new, 0, 0)
                 self._read(layer, upper / entry.name, seen, new)
             elif stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
                 self._delete(seen)
@@ -139,10 +131,10 @@ def _allow_reading(folder: Path) -> None:
             os.close(file)
 
 
-def _add(found: dict[Path, list[int]], folder: Path, files: int, size: int) -> None:
-    counted = found.setdefault(folder, [0, 0])
-    counted[0] += files
-    counted[1] += size
+def _add(found: dict[Path, Files], folder: Path, files: int, size: int) -> None:
+    counted = found.setdefault(folder, Files(folder=str(folder), files=0, bytes=0))
+    counted["files"] += files
+    counted["bytes"] += size
 
 
 def _size(entry: os.DirEntry) -> int:
@@ -166,10 +158,6 @@ def _is_complete(layer: Layer, upper: Path) -> bool:
     with contextlib.suppress(OSError):
         return os.getxattr(upper, "user.overlay.opaque") == b"y"
     return False
-
-
-def as_list(found: dict[Path, list[int]]) -> list[Files]:
-    return [Files(folder=str(folder), files=files, bytes=size) for folder, (files, size) in found.items()]
 
 
 NAMESPACES, LANDLOCK, UNPROTECTED = "namespaces", "landlock", "unprotected"
@@ -321,12 +309,12 @@ class Sandbox:
 
     def effects(self) -> SandboxEffects:
         """Return what the program would have done outside: ``Record.command["effects"]``."""
-        changes = FileChanges.of(self._layers(), ignore=cache_dir())
+        changes = FileChanges(self._layers(), ignore=cache_dir())
         return SandboxEffects(
             protection=self.protection,
             network=self.network,
-            written=as_list(changes.written),
-            deleted=as_list(changes.deleted),
+            written=[*changes.written.values()],
+            deleted=[*changes.deleted.values()],
             refused=[each for each in self._reported(REFUSED) if not self._is_own(each["what"])],
             answered=self._reported(ANSWERED),
         )
