@@ -205,10 +205,12 @@ def _summed_up(events: Sequence[_Event]) -> OperatorProfile:
     steps = [event for event in events if event.is_mark and event.name.startswith(STEP)]
     count = max(len(steps), 1)
     phase_at = _phases(events)
-    on_host, launched_by = _on_host(events)
+    launched_by: dict[int | None, tuple[float, str]] = {}  # correlation -> begin and operator of a call of the driver
     rows: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0])
-    for at, operator, seconds, nbytes in on_host:
-        _add(rows[phase_at(at), operator, ""], seconds, nbytes)
+    on_host = (event for event in events if event.category not in ON_DEVICE and not event.is_mark)
+    for thread in grouped(on_host, attrgetter("thread")).values():
+        for at, operator, seconds, nbytes in _calls(thread, launched_by):
+            _add(rows[phase_at(at), operator, ""], seconds, nbytes)
     on_device = [event for event in events if event.category in ON_DEVICE]
     for event in on_device:
         at, operator = launched_by.get(event.correlation, (event.begin, ""))
@@ -236,16 +238,6 @@ def _phases(events: Iterable[_Event]) -> Callable[[float], str]:
 
 
 _Call = tuple[float, str, float, int]  # begin in microseconds, operator, seconds of its own, bytes
-
-
-def _on_host(events: Iterable[_Event]) -> tuple[list[_Call], dict[int | None, tuple[float, str]]]:
-    """Return the calls of operators, and correlation -> begin and operator of each call of the driver."""
-    calls: list[_Call] = []
-    launched_by: dict[int | None, tuple[float, str]] = {}
-    on_host = (event for event in events if event.category not in ON_DEVICE and not event.is_mark)
-    for thread in grouped(on_host, attrgetter("thread")).values():
-        calls += _calls(thread, launched_by)
-    return calls, launched_by
 
 
 class _Open:
