@@ -1,7 +1,7 @@
 """Training commands of people's own: measured runs of ``memlab measure``, predicted again from the same words."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memlab.core.record import Record
@@ -52,10 +52,6 @@ class MeasuredCommand:
 
     def judged(self, predicted: Record) -> JudgedCommand:
         """Compare the measurement with a prediction, and with the first one."""
-        first = None if self.first is None else self._beside(self.first, None)
-        return self._beside(predicted, first)
-
-    def _beside(self, predicted: Record, first: JudgedCommand | None) -> JudgedCommand:
         measured = self.record
         both_ran = measured.status == predicted.status == "ok"
         return JudgedCommand(
@@ -73,7 +69,7 @@ class MeasuredCommand:
             phases=_errors_by(_phases(measured), _phases(predicted)) if both_ran else {},
             versions=versions_of(measured),
             predictor=versions_of(predicted),
-            first=first,
+            first=None if self.first is None else replace(self, first=None).judged(self.first),
         )
 
 
