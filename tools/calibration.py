@@ -13,11 +13,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, default=SHIPPED, metavar="FILE", help="default: the file that ships")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     found = calibrate(usable(arguments.runs))
     found.save(arguments.output)
     print(described(found))
-    return 0
 
 
 def described(found: Calibration) -> str:

@@ -18,10 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, default=SHIPPED, metavar="FILE", help="default: the file that ships")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     found = fit(read_ranks(arguments.readings), arguments.gpu, arguments.versions, str(arguments.readings.parent))
     write_json(arguments.output, asdict(found), write_output)
-    return 0
 
 
 if __name__ == "__main__":

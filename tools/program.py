@@ -10,10 +10,10 @@ from memlab.cli.main import guarded
 
 def start(
     add_arguments: Callable[[argparse.ArgumentParser], None],
-    run: Callable[[argparse.Namespace], int],
+    run: Callable[[argparse.Namespace], int | None],
     description: str | None,
 ) -> None:
-    """Run a program with the words of its command line, and exit."""
+    """Run a program with the words of its command line, and exit with the code that ``run`` returns; ``None``: 0."""
     parser = argparse.ArgumentParser(description=description)
     add_arguments(parser)
     sys.exit(guarded(lambda: run(parser.parse_args())))

@@ -95,12 +95,11 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) + "."
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     if arguments.output is None:
         print(document(), end="")
     else:
         write_output(arguments.output, document().encode())
-    return 0
 
 
 if __name__ == "__main__":

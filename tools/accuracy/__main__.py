@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ratios", type=Path, metavar="FILE", help=help)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     from memlab.system.environment import package_versions
     from tools.accuracy.figure import draw_accuracy
     from tools.accuracy.page import document
@@ -70,7 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
         _write_json(arguments.output / "accuracy.json", to_json(points, commands, predictor, refused))
     if arguments.ratios:
         _write_json(arguments.ratios, {"predictor": predictor, "kinds": known, "ratios": reserved_ratios(points)})
-    return 0
 
 
 def read_records(paths):

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=whole(1), default=60, metavar="SECONDS", help=help)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     from memlab.cli.compose import compose_config
     from memlab.system.environment import package_versions
     from tools.families.attempts import attempts
@@ -46,7 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         write_output(arguments.output, text.encode())
         print(arguments.output)
-    return 0
 
 
 if __name__ == "__main__":
