@@ -85,10 +85,7 @@ def main() -> int:
     except OSError as error:
         return _failed(error)
     child = os.fork()
-    if child:
-        return attend(child)
-    keep, below, layers = (list(map(Path, given(name, options))) for name in (KEEP, BELOW, LAYER))
-    return _first_process(Path(scratch), NETWORK not in options, keep, below, layers, sys.argv[here + 1 :])
+    return attend(child) if child else _first_process(Path(scratch), options, sys.argv[here + 1 :])
 
 
 def given(name: str, options: Sequence[str]) -> list[str]:
@@ -131,14 +128,13 @@ def _map_ids(process: Path, user: int, group: int) -> None:
         (process / "gid_map").write_text(f"{group} {group} 1")
 
 
-def _first_process(
-    scratch: Path, closed: bool, keep: list[Path], below: list[Path], layers: list[Path], words: list[str]
-) -> int:
+def _first_process(scratch: Path, options: Sequence[str], words: list[str]) -> int:
     """Make the program's view of the machine, and run the program. Returns its exit code."""
     call("prctl", SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
+    keep, below, layers = (list(map(Path, given(name, options))) for name in (KEEP, BELOW, LAYER))
     folder = os.getcwd()
     try:
-        if closed:  # no network but the loopback device, which has to be started
+        if NETWORK not in options:  # no network but the loopback device, which has to be started
             with socket.socket() as any_socket:
                 fcntl.ioctl(any_socket, SET_INTERFACE_FLAGS, struct.pack("16sH14x", b"lo", INTERFACE_UP))
         View(scratch).enter(keep, below, layers)
