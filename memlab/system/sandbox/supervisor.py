@@ -16,7 +16,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_int
 from pathlib import Path
 from typing import NoReturn
@@ -30,6 +30,9 @@ REQUEST, ANSWER = struct.Struct("QIIiIQ6Q"), struct.Struct("QqiI")
 HERE, NO_FOLLOW = -100, 0x100
 MESSAGE, VECTOR = struct.Struct("QIxxxxQQQQixxxx"), struct.Struct("QQ")
 SYS_PIDFD_GETFD = 438
+
+DEVICES = [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")]
+"""What a program may write to besides its folders."""
 
 THREADS = 4
 """A connection may wait for its other end."""
@@ -106,19 +109,19 @@ place; ``None``: the call goes on. Raises :class:`OSError` for a call that is re
 
 class Supervisor:
     """``listener``: the descriptor of the filter. ``report``: the folder with the list. ``folders``: those that the
-    program may change; ``devices``: what it may write to besides. Without folders, namespaces keep the program from all
-    others, and connections are listed only."""
+    program may change. Without folders, namespaces keep the program from all others, and connections are listed
+    only."""
 
-    def __init__(self, listener: int, report: Path, folders: Sequence[str], devices: Sequence[str]):
-        self._listener, self._report, self._folders, self._devices = listener, report, folders, devices
+    def __init__(self, listener: int, report: Path, folders: Sequence[str]):
+        self._listener, self._report, self._folders = listener, report, folders
         self._name_servers = _name_servers()
-        self._decisions: tuple[tuple[Container[str], Decision], ...] = (
-            (PATHS, self._path),
-            (ATTRIBUTES, self._attribute),
-            (("socket",), self._netlink),
-            (PROCESSES, self._process),
-            (ADDRESSES, self._address),
-        )
+        self._decisions: dict[str, Decision] = {
+            **dict.fromkeys(PATHS, self._path),
+            **dict.fromkeys(ATTRIBUTES, self._attribute),
+            "socket": self._netlink,
+            **dict.fromkeys(PROCESSES, self._process),
+            **dict.fromkeys(ADDRESSES, self._address),
+        }
 
     def start(self) -> None:
         for _ in range(THREADS):
@@ -140,11 +143,10 @@ class Supervisor:
         key, pid, _, number, _, _, *arguments = REQUEST.unpack(request)
         name = NAMES[number]
         try:
-            for calls, decide in self._decisions:
-                if name in calls:
-                    result = decide(name, Caller(pid, key), arguments)
-                    return ANSWER.pack(key, result or 0, 0, GO_ON if result is None else 0)
-            self._refuse(name)
+            if name not in self._decisions:
+                self._refuse(name)
+            result = self._decisions[name](name, Caller(pid, key), arguments)
+            return ANSWER.pack(key, result or 0, 0, GO_ON if result is None else 0)
         except (OSError, ValueError, LookupError, struct.error) as error:  # the last ones: arguments without sense
             return ANSWER.pack(key, 0, -(getattr(error, "errno", None) or errno.EPERM), 0)
 
@@ -183,7 +185,7 @@ class Supervisor:
             if is_there and name.startswith(MAKING):  # the kernel says so
                 continue
             may = os.access(place if is_there and name.startswith(FOLLOWING) else os.path.dirname(place), os.W_OK)
-            if may and not self._is_own(place) and not _is_below(place, self._devices):
+            if may and not self._is_own(place) and not _is_below(place, DEVICES):
                 self._list(f"{name} {place}")
         return None
 

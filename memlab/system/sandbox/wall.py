@@ -17,7 +17,7 @@ from pathlib import Path
 from memlab.system.deadman import ADOPT_ORPHANS
 from memlab.system.sandbox import calls, namespaces
 from memlab.system.sandbox.calls import system_call
-from memlab.system.sandbox.supervisor import Supervisor
+from memlab.system.sandbox.supervisor import DEVICES, Supervisor
 
 LIBRARY, ABI = "library=", "abi="
 REPORT = "report"
@@ -31,8 +31,6 @@ def words_of(scratch: Path, libraries: Sequence[Path], options: Sequence[str], w
     """Return the words that run a program behind the wall. ``libraries``: those that all its processes load."""
     return [*_PYTHON, str(scratch), *(f"{LIBRARY}{each}" for each in libraries), *options, "--", *words]
 
-
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
 
 # linux/landlock.h, asm/unistd.h, linux/sched.h
 SYS_CREATE, SYS_ADD_RULE, SYS_RESTRICT = 444, 445, 446
@@ -56,13 +54,13 @@ def landlock_abi() -> int:
         return 0
 
 
-def restrict(abi: int, folders: Sequence[str], devices: Sequence[str], is_closed: bool) -> None:
-    """Let this process, and what it starts, write nowhere else. Raises :class:`OSError`."""
+def restrict(abi: int, folders: Sequence[str], is_closed: bool) -> None:
+    """Let this process, and what it starts, write only in ``folders`` and to ``DEVICES``. Raises :class:`OSError`."""
     rights = (1 << RIGHTS[min(abi, 5)]) - 1 & ~READING
     ports = CONNECT_TCP if is_closed and abi >= 4 else 0
     known = struct.pack("QQQ", rights, ports, SIGNALS_AND_NAMES if abi >= 6 else 0)
     rules = system_call(SYS_CREATE, known, 8 if abi < 4 else 16 if abi < 6 else 24, 0)
-    for path in (*folders, *devices):
+    for path in (*folders, *DEVICES):
         with contextlib.suppress(FileNotFoundError):
             file = os.open(path, os.O_PATH)
             given = rights if os.path.isdir(path) else rights & OF_FILES
@@ -77,48 +75,46 @@ def restrict(abi: int, folders: Sequence[str], devices: Sequence[str], is_closed
 def main() -> None:
     here = sys.argv.index("--")
     scratch, *options = sys.argv[1:here]
-    libraries, keep, abi = (namespaces.given(name, options) for name in (LIBRARY, namespaces.KEEP, ABI))
+    libraries, keep, abis = (namespaces.given(name, options) for name in (LIBRARY, namespaces.KEEP, ABI))
     os.environ["LD_PRELOAD"] = " ".join([*libraries, *filter(None, [os.environ.get("LD_PRELOAD")])])
-    wall = Wall(Path(scratch), keep, max(map(int, abi), default=0), namespaces.NETWORK not in options)
-    os._exit(wall.run(sys.argv[here + 1 :]))
+    report, is_closed = Path(scratch) / REPORT, namespaces.NETWORK not in options
+    folders = [f"{scratch}/{namespaces.UPPER}", str(report), *keep, "/dev/shm"] if keep else []
+    os._exit(run(sys.argv[here + 1 :], report, folders, max(map(int, abis), default=0), is_closed))
 
 
-class Wall:
-    """What keeps a program in. Arguments are those of the command line; ``is_closed``: without ``network``."""
+def run(words: list[str], report: Path, folders: Sequence[str], abi: int, is_closed: bool) -> int:
+    """Run a program behind the wall, and answer its calls. Returns its exit code.
 
-    def __init__(self, scratch: Path, keep: Sequence[str], abi: int, is_closed: bool):
-        self._report, self._abi, self._is_closed = scratch / REPORT, abi, is_closed
-        self._folders = [str(scratch / namespaces.UPPER), str(self._report), *keep, "/dev/shm"] if keep else []
-        self._devices = [f"/dev/{name}" for name in DEVICES]
-        self._filtered = {**calls.BESIDE_NAMESPACES, **(calls.ADDRESSES if is_closed else {})}
-        if keep:
-            self._filtered |= {**(calls.PATHS if abi else {}), **calls.ATTRIBUTES, **calls.PROCESSES, **calls.REFUSED}
+    ``report``: the folder with the lists. ``folders``: those that the program may change; none: namespaces are the
+    wall. ``abi``: of Landlock. ``is_closed``: without ``network``.
+    """
+    namespaces.call("prctl", ADOPT_ORPHANS, 1, 0, 0, 0)
+    receives, sends = os.pipe()
+    child = system_call(SYS_CLONE, SHARED_FILES | signal.SIGCHLD, 0, 0, 0, 0)  # as fork(2), but with the same files
+    if not child:
+        os._exit(_execute(words, sends, folders, abi, is_closed))
+    listener = int(os.read(receives, 20))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*namespaces.PASSED_ON, signal.SIGCHLD})
+    if listener > 0:
+        Supervisor(listener, report, folders).start()
+    return namespaces.attend(child)
 
-    def run(self, words: list[str]) -> int:
-        """Run a program, and answer its calls. Returns its exit code."""
-        namespaces.call("prctl", ADOPT_ORPHANS, 1, 0, 0, 0)
-        receives, sends = os.pipe()
-        child = system_call(SYS_CLONE, SHARED_FILES | signal.SIGCHLD, 0, 0, 0, 0)  # as fork(2), but with the same files
-        if not child:
-            os._exit(self._execute(words, sends))
-        listener = int(os.read(receives, 20))
-        signal.pthread_sigmask(signal.SIG_BLOCK, {*namespaces.PASSED_ON, signal.SIGCHLD})
-        if listener > 0:
-            Supervisor(listener, self._report, self._folders, self._devices).start()
-        return namespaces.attend(child)
 
-    def _execute(self, words: list[str], sends: int) -> int:
-        """Restrict this process, send the listener of its filter (0: the system gives none), and become the program."""
-        listener = 0
-        try:
-            namespaces.give_up_privileges()
-            if self._abi:
-                restrict(self._abi, self._folders, self._devices, self._is_closed)
-            with contextlib.nullcontext() if self._abi else contextlib.suppress(OSError):
-                listener = calls.install(self._filtered, calls.MISSING if self._folders else {})
-        except OSError as error:
-            print(f"memlab: no wall: {error}", file=sys.stderr)
-            return namespaces.FAILED
-        finally:
-            os.write(sends, str(listener).encode())
-        return namespaces.execute(words)
+def _execute(words: list[str], sends: int, folders: Sequence[str], abi: int, is_closed: bool) -> int:
+    """Restrict this process, send the listener of its filter (0: the system gives none), and become the program."""
+    listener = 0
+    filtered = {**calls.BESIDE_NAMESPACES, **(calls.ADDRESSES if is_closed else {})}
+    if folders:
+        filtered |= {**(calls.PATHS if abi else {}), **calls.ATTRIBUTES, **calls.PROCESSES, **calls.REFUSED}
+    try:
+        namespaces.give_up_privileges()
+        if abi:
+            restrict(abi, folders, is_closed)
+        with contextlib.nullcontext() if abi else contextlib.suppress(OSError):
+            listener = calls.install(filtered, calls.MISSING if folders else {})
+    except OSError as error:
+        print(f"memlab: no wall: {error}", file=sys.stderr)
+        return namespaces.FAILED
+    finally:
+        os.write(sends, str(listener).encode())
+    return namespaces.execute(words)
