@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
@@ -125,10 +124,20 @@ def to_records(file: Path, study_file: StudyFile, correct_rate: bool = False) ->
     """Yield a record for each point. ``correct_rate``: multiply iterations/s by 28/29 (see :data:`TIMED_STEPS`)."""
     points, gpus = read_points(file)
     environment = {**ENVIRONMENT, "imported_from": file.name, "rate_corrected": correct_rate}
+    correction = TIMED_STEPS / (TIMED_STEPS + 1) if correct_rate else 1.0
     for point in points:
         config = _config(study_file, point.value, gpus)
-        ok = [] if point.oom else sorted(point.ranks)
-        ranks = [_rank(rank, point, study_file, config, correct_rate) for rank in ok]
+        ranks = [
+            imported_rank(
+                rank,
+                device_name=config.hardware.gpu,
+                peak_active_bytes=active,
+                peak_reserved_bytes=reserved,
+                step_seconds=[1 / (rate * correction)],
+                parameters=PARAMETERS.get(study_file.choices["model"]),
+            )
+            for rank, (active, reserved, rate) in ([] if point.oom else sorted(point.ranks.items()))
+        ]
         yield imported_record(config, study_file.choices, environment, ranks, "gpu_oom" if point.oom else "ok")
 
 
@@ -155,15 +164,3 @@ def _config(study_file: StudyFile, value: int, gpus: int) -> Config:
     if study_file.choices["zero_stage"] == "zero3":
         values["zero_stage.memory_efficient_linear"] = False
     return config_of(study_file.choices, values)
-
-
-def _rank(rank: int, point: StudyPoint, study_file: StudyFile, config: Config, correct_rate: bool) -> dict[str, Any]:
-    active, reserved, rate = point.ranks[rank]
-    return imported_rank(
-        rank,
-        device_name=config.hardware.gpu,
-        peak_active_bytes=active,
-        peak_reserved_bytes=reserved,
-        step_seconds=[1 / (rate * (TIMED_STEPS / (TIMED_STEPS + 1)) if correct_rate else rate)],
-        parameters=PARAMETERS.get(study_file.choices["model"]),
-    )
