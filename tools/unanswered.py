@@ -26,7 +26,8 @@ _BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def document() -> str:
-    """Write the page as Markdown. The stand-ins change torch in this process."""
+    """Write the page as Markdown: the text of unanswered.md, with values in place of their names in braces. The
+    stand-ins change torch in this process."""
     recorder, of_torch = Recorder(Trace(0, 1), FakeTensorMode()), set(op_implementations_dict)
     stand_ins.install(recorder, GPU_MODELS["H200"])
     operators = [each for each in _operators() if each._schema.returns]
@@ -35,21 +36,17 @@ def document() -> str:
     without_fake = [each for each in own if not has_fake(each)]
     by_values = [each for each in own if has_fake(each) and _BY_VALUES & set(each.tags)]
     functions = [name for name in _functions() if cuda.asks_the_driver(name)]
-    return "\n\n".join(
-        [
-            "# What has no answer",
-            f"`make unanswered` writes this page; it was made with torch {torch.__version__}.",
-            "A prediction has neither a GPU nor a driver. What is named here ends it, with this name and the line of "
-            "the script. [A stand-in of your own](your_own_command.md) can answer it.",
-            f"## Operators\n\naten has {len(operators):,} operators that GPUs may run. {len(without_fake)} have "
-            f"no implementation for tensors without values: {_names(without_fake)}",
-            f"Results of {len(by_values)} depend on values: {_names(by_values)} Some others read values inside, as "
-            "`_pack_padded_sequence` does.",
-            "`torch.nn.RNN`, `LSTM` and `GRU` call CUDA's kernels past the dispatcher.",
-            f"## torch.cuda\n\nFunctions that call those below: {_list(_callers(functions))}",
-            f"## torch._C\n\nFunctions that ask NVIDIA's driver: {_list(functions)}",
-            f"## CUDA's libraries\n\nQuestions that torch's C++ code asks: {_list(_hooks())}\n",
-        ]
+    template = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+    return template.format(
+        torch=torch.__version__,
+        operators=len(operators),
+        without_fake=len(without_fake),
+        names_without_fake=_names(without_fake),
+        by_values=len(by_values),
+        names_by_values=_names(by_values),
+        callers=_list(_callers(functions)),
+        functions=_list(functions),
+        hooks=_list(_hooks()),
     )
 
 
