@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from memlab.core.grouping import grouped
-from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.figures import canvas
 from memlab.report.palette import styles
@@ -18,10 +16,10 @@ BAND = 0.05
 PANELS = {"allocated": "peak allocated", "reserved": "peak reserved", "after_init": "allocated after engine init"}
 
 
-def draw_accuracy(points: Sequence[Judged], folder: Path, name: str = "predicted_against_measured") -> list[Path]:
+def draw_accuracy(points: Sequence[Judged], folder: Path) -> list[Path]:
     """Write PNG and SVG with a panel for each memory figure and a colour for each number of GPUs."""
     with canvas.style():
-        return canvas.save(_figure(points), folder, name)
+        return canvas.save(_figure(points), folder, "predicted_against_measured")
 
 
 def _figure(points: Sequence[Judged]) -> Figure:
@@ -33,7 +31,7 @@ def _figure(points: Sequence[Judged]) -> Figure:
         axes.axhspan(-100 * BAND, 100 * BAND, color="#999999", alpha=0.18, linewidth=0)
         axes.axhline(0, color=canvas.OOM_COLOR, linewidth=0.9)
         for gpus, members in sorted(grouped(some, lambda point: point.gpus).items()):
-            measured = [point.measured_bytes[key] / GIB for point in members]
+            measured = canvas.gib([point.measured_bytes[key] for point in members])
             off = [100 * point.errors[key] for point in members]
             marks = {"color": looks[gpus].color, "marker": looks[gpus].marker, "linestyle": "none", "alpha": 0.6}
             axes.plot(measured, off, label=units.counted(gpus, "GPU"), markersize=4, **marks)
@@ -43,10 +41,10 @@ def _figure(points: Sequence[Judged]) -> Figure:
         errors = f"error {units.percent(found.median, 2)} median, {worst} worst"
         axes.set_title(f"{PANELS[key]}: {found.n} points\n{errors}", fontsize=9.0)
         axes.set(xscale="log", xlabel="measured, GiB, highest rank")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(FuncFormatter(lambda gib, _: f"{gib:g}" if f"{gib:.0e}"[0] in "25" else ""))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter(lambda gib, _: f"{gib:g}" if f"{gib:.0e}"[0] in "25" else "")
     panels[0][0].set_ylabel("predicted against measured, %")
-    panels[0][0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))
+    panels[0][0].yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
     figure.suptitle(
         f"Predicted against measured memory (grey: within {units.percent(BAND)} of the measurement)", fontsize=10.0
     )
