@@ -41,8 +41,7 @@ def document(
     """
     return "\n".join(
         [
-            "# Accuracy of predictions\n",
-            _meaning(predictor),
+            _section("meaning.md", margin=units.percent(MARGIN), **predictor),
             *(_own_training(points, refused, kinds) if points else []),
             *(_commands(commands) if commands else []),
             *([*_by_sweep(points, note), *_by_family(points)] if points else []),
@@ -66,23 +65,11 @@ def _own_training(
     ]
 
 
-def _meaning(predictor: dict[str, str]) -> str:
-    predicted = " ".join(f"{name} {predictor[name]}" for name in ("torch", "deepspeed", "transformers"))
-    return (
-        "An error is `predicted / measured - 1` of the highest rank; median, 90th percentile and worst are of its "
-        f"absolute value. *Under* is the share of points whose prediction is too low, *under {units.percent(MARGIN)}* "
-        "the share whose prediction is too low by more than that. memlab's own training is predicted with "
-        f"{predicted}.\n"
-    )
-
-
 def _introduction(points: Sequence[Judged]) -> str:
     sweeps = sorted({point.sweep for point in points})
-    return (
-        f"`make accuracy` predicts every record of `results/` ({len(points)} points of {len(sweeps)} sweeps, and the "
-        "training commands) and wrote this page; [accuracy.json](accuracy.json) has every point. A point that shared "
-        "its launch is predicted behind the points that ran before it, as it was measured.\n\n"
-        f"Measured with {_versions_of(points)}. Sweeps: {', '.join(f'`{sweep}`' for sweep in sweeps)}.\n"
+    names = ", ".join(f"`{sweep}`" for sweep in sweeps)
+    return _section(
+        "introduction.md", points=len(points), sweeps=len(sweeps), versions=_versions_of(points), names=names
     )
 
 
@@ -112,7 +99,7 @@ def _kinds(kinds: Mapping[str, Mapping[str, int]]) -> str:
         for kind, count in sorted(counts.items(), key=lambda item: -item[1])
     ]
     head = ("GPU", "kind of configuration", "measured", "probability shown")
-    return f"{_section('probabilities.md', few=str(FEW))}\n{_markdown(head, rows)}"
+    return f"{_section('probabilities.md', few=FEW)}\n{_markdown(head, rows)}"
 
 
 def _commands(commands: Sequence[JudgedCommand]) -> list[str]:
@@ -229,7 +216,7 @@ def _table(first: str, rows: Sequence[tuple[str, Errors | None]]) -> str:
     return _markdown(head, cells)
 
 
-def _section(name: str, **values: str) -> str:
+def _section(name: str, **values: object) -> str:
     """Read the text of a section, a file beside this one, and put the values in place of their names in braces."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8").format(**values)
 
