@@ -17,9 +17,14 @@ from memlab.core.record import Record
 from memlab.prediction.memory.fit_probability import kind
 from memlab.runs.step_rows import highest
 
-QUANTITIES = ("allocated", "reserved", "active", "after_init", "host")
-"""Highest rank's peak over the steps; ``after_init``: allocated at the end of engine initialisation; ``host``: the
-process's peak resident set."""
+QUANTITIES = {
+    "allocated": "peak allocated",
+    "reserved": "peak reserved",
+    "active": "peak active",
+    "after_init": "allocated after engine init",
+    "host": "host memory, peak resident",
+}
+"""Quantity, of the highest rank -> its words. The peaks are over the steps."""
 
 GROUPS = (
     "model",

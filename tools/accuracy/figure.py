@@ -9,11 +9,11 @@ from memlab.core.grouping import grouped
 from memlab.report import units
 from memlab.report.figures import canvas
 from memlab.report.palette import styles
-from tools.accuracy.errors import Judged, errors_of
+from tools.accuracy.errors import QUANTITIES, Judged, errors_of
 
 BAND = 0.05
 
-PANELS = {"allocated": "peak allocated", "reserved": "peak reserved", "after_init": "allocated after engine init"}
+PANELS = ("allocated", "reserved", "after_init")
 
 
 def draw_accuracy(points: Sequence[Judged], folder: Path) -> list[Path]:
@@ -39,7 +39,7 @@ def _figure(points: Sequence[Judged]) -> Figure:
         assert found is not None  # shown are quantities that some points have
         worst = units.with_sign(found.worst, units.percent(abs(found.worst), 2))
         errors = f"error {units.percent(found.median, 2)} median, {worst} worst"
-        axes.set_title(f"{PANELS[key]}: {found.n} points\n{errors}", fontsize=9.0)
+        axes.set_title(f"{QUANTITIES[key]}: {found.n} points\n{errors}", fontsize=9.0)
         axes.set(xscale="log", xlabel="measured, GiB, highest rank")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.xaxis.set_minor_formatter(lambda gib, _: f"{gib:g}" if f"{gib:.0e}"[0] in "25" else "")

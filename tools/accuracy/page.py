@@ -14,14 +14,6 @@ from memlab.simulator.constants import HOST_PROCESS_BYTES
 from tools.accuracy.commands import PEAKS, JudgedCommand
 from tools.accuracy.errors import GROUPS, MARGIN, QUANTITIES, Compared, Errors, Judged, cell, errors_of, verdicts_of
 
-NAMES = {
-    "allocated": "peak allocated",
-    "reserved": "peak reserved",
-    "active": "peak active",
-    "after_init": "allocated after engine init",
-    "host": "host memory, peak resident",
-}
-
 
 def document(
     points: Sequence[Judged],
@@ -58,7 +50,7 @@ def _own_training(
         _introduction(points),
         "![Predicted against measured](accuracy/predicted_against_measured.png)\n",
         "## All points\n",
-        _table("quantity", [(NAMES[quantity], errors_of(points, quantity)) for quantity in QUANTITIES]),
+        _table("quantity", [(name, errors_of(points, quantity)) for quantity, name in QUANTITIES.items()]),
         _verdicts(points),
         _refused(refused),
         _kinds(kinds),
@@ -129,7 +121,7 @@ def _in_phase(commands: Sequence[JudgedCommand], phase: str) -> list[JudgedComma
 
 def _error_rows(groups: Iterable[tuple[str, Sequence[Compared]]], quantity: str) -> list[tuple[str, Errors | None]]:
     """Return the rows of a table of errors: one for each group, a name and its points."""
-    return [(f"{name}: {NAMES[quantity]}", errors_of(some, quantity)) for name, some in groups]
+    return [(f"{name}: {QUANTITIES[quantity]}", errors_of(some, quantity)) for name, some in groups]
 
 
 def _commands_of(sweep: str, commands: Sequence[JudgedCommand]) -> str:
@@ -171,7 +163,7 @@ def _by_sweep(points: Sequence[Judged], note: str) -> list[str]:
 
 def _by_family(points: Sequence[Judged]) -> list[str]:
     by_axis = (
-        f"## {NAMES[quantity].capitalize()}, by what was varied\n\n{_table('points', _by_axis(points, quantity))}"
+        f"## {QUANTITIES[quantity].capitalize()}, by what was varied\n\n{_table('points', _by_axis(points, quantity))}"
         for quantity in ("allocated", "reserved", "after_init")
     )
     cells = [(" ".join(words), errors_of(some, "reserved")) for words, some in sorted(grouped(points, cell).items())]
@@ -196,7 +188,7 @@ def _imported(points: Sequence[Judged]) -> list[str]:
     series = [*sorted(grouped(points, lambda point: point.sweep).items()), ("all", points)]
     for quantity in ("active", "reserved"):
         rows = [(name, errors_of(some, quantity)) for name, some in series]
-        parts += [f"{NAMES[quantity].capitalize()}:\n", _table("series", rows)]
+        parts += [f"{QUANTITIES[quantity].capitalize()}:\n", _table("series", rows)]
     return [*parts, _verdicts(points)]
 
 
