@@ -5,8 +5,7 @@ import json
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from memlab.core.config import Config
-from memlab.core.config_training import Checkpointing, ZeroStage
+from memlab.core.config import Checkpointing, Config, ZeroStage
 
 Here = str | dict[str, str]
 """Words here: with ``{}`` in the place of the value, or for each value that the foreign word can have."""

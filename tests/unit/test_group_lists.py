@@ -5,8 +5,7 @@ from dataclasses import fields
 import pytest
 from package_imports import ROOT
 
-from memlab.core.config import GROUPS, LIBRARIES, Config
-from memlab.core.config_experiment import Sweep
+from memlab.core.config import GROUPS, LIBRARIES, Config, Sweep
 from memlab.prediction.memory.fit_probability import kind
 from memlab.prediction.time.calibrate import family
 from tools.accuracy import errors

@@ -49,7 +49,7 @@ def test_the_ranks_of_a_command_get_all_that_the_meters_import():
 
 def test_the_simulator_knows_no_plan_and_no_configuration():
     known = set().union(*(imported_modules(file) for name, file in MODULES.items() if is_in(name, "simulator")))
-    assert not known & {"core.plan", "core.config", "core.config_training", "core.config_experiment"}
+    assert not known & {"core.plan", "core.config"}
 
 
 def test_no_modules_import_each_other_in_a_circle():

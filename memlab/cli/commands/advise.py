@@ -4,7 +4,7 @@ import argparse
 
 from memlab.cli.commands.run_selection import add_selection, selected
 from memlab.cli.commands.shared_arguments import HARDWARE, add_config_dir, add_gpu_memory, number, whole
-from memlab.core.config_experiment import Hardware
+from memlab.core.config import Hardware
 from memlab.core.config_fields import NOT_NEGATIVE, POSITIVE
 
 

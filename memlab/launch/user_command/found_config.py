@@ -10,8 +10,18 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from memlab.core.config import GROUPS, LIBRARIES, Config, from_dict, nested
-from memlab.core.config_training import Adapter, Checkpointing, Offload, Precision, ZeroStage
+from memlab.core.config import (
+    GROUPS,
+    LIBRARIES,
+    Adapter,
+    Checkpointing,
+    Config,
+    Offload,
+    Precision,
+    ZeroStage,
+    from_dict,
+    nested,
+)
 from memlab.core.deepspeed_json import applies
 from memlab.core.errors import ConfigError
 from memlab.core.plan import NOT_MEASURED

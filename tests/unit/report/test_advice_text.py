@@ -10,7 +10,7 @@ from sweeps import add_point, small_sweep
 
 from memlab.analyse.advise import TrainingGoal, advise, command_words
 from memlab.analyse.collect import collect
-from memlab.core.config_experiment import Hardware, Training
+from memlab.core.config import Hardware, Training
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
 from memlab.report.advice_text import sentences, show_advice
