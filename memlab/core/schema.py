@@ -84,19 +84,20 @@ Inside = Callable[[Any], None]
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
     """Check of a type. ``kinds``: the Python types that a value may have; ``name``: their name in error messages;
-    ``bounds``: least and greatest value of a whole number, where these are its only limits."""
+    ``insides``: what a value of the right type must pass; ``bounds``: least and greatest value of a whole number, where
+    these are its only limits."""
 
     kinds: frozenset[type]
     name: str
-    inside: Inside | None = None
+    insides: tuple[Inside, ...] = ()
     bounds: tuple[float, float] | None = None
 
     def __call__(self, value: Any) -> None:
         """Raise :class:`SchemaError` for a value that is not allowed."""
         if type(value) not in self.kinds:  # not isinstance, which takes a bool for an int
             raise SchemaError(f"must be {self.name}, not {shown(value)}.")
-        if self.inside is not None:
-            self.inside(value)
+        for inside in self.insides:
+            inside(value)
 
 
 _PLAIN = {
@@ -129,14 +130,14 @@ def check_of(annotation: Any) -> Check:
     if origin in (Union, types.UnionType):
         return _union([check_of(argument) for argument in arguments])
     if hasattr(annotation, "_fields"):
-        return Check(frozenset({list}), "a list", _of_fields(annotation))
+        return _fields_in_order(annotation)
     if origin in (list, tuple):
-        return Check(frozenset({list}), _LISTS.get(arguments[0], "a list"), _of_items(check_of(arguments[0])))
+        return Check(frozenset({list}), _LISTS.get(arguments[0], "a list"), (_of_items(check_of(arguments[0])),))
     if origin is dict:
-        return replace(_PLAIN[dict], inside=_of_keys({}, (), check_of(arguments[1])))
+        return _keys({}, (), check_of(arguments[1]))
     if dataclasses.is_dataclass(annotation):
         known = {spec.name: check_field(spec) for spec in dataclasses.fields(annotation)}
-        return replace(_PLAIN[dict], inside=_of_keys(known, required(annotation), _PLAIN[Any]))
+        return _keys(known, required(annotation), _PLAIN[Any])
     if is_typeddict(annotation):
         return _typed_dict(annotation, Any)
     raise TypeError(f"{annotation!r}: a schema cannot hold this type")
@@ -159,27 +160,28 @@ def _narrowed(annotation: Any, *metadata: Any) -> Check:
         elif isinstance(each, Others):
             check = _typed_dict(annotation, each.annotation)
         else:
-            more = _within(each) if isinstance(each, Limits) else _has_together(each)
-            is_plain = check is _PLAIN[int] and isinstance(each, Limits)
-            check = replace(check, inside=_both(check.inside, more), bounds=_bounds(each) if is_plain else None)
+            is_limit = isinstance(each, Limits)
+            more = _within(each) if is_limit else _has_together(each)
+            bounds = _bounds(each) if is_limit and check is _PLAIN[int] else None
+            check = replace(check, insides=(*check.insides, more), bounds=bounds)
     return check
 
 
 def _typed_dict(schema: Any, others: Any) -> Check:
     known = {name: check_of(hint) for name, hint in get_type_hints(schema, include_extras=True).items()}
     needed = tuple(name for name in known if name in schema.__required_keys__)
-    return replace(_PLAIN[dict], inside=_of_keys(known, needed, check_of(others)))
+    return _keys(known, needed, check_of(others))
 
 
 def _union(checks: list[Check]) -> Check:
-    insides = {kind: check.inside for check in checks for kind in check.kinds}
+    insides = {kind: check.insides for check in checks for kind in check.kinds}
 
     def inside(value: Any) -> None:
-        if (look := insides[type(value)]) is not None:
+        for look in insides[type(value)]:
             look(value)
 
     name = ", or ".join(check.name for check in checks)
-    return Check(frozenset(insides), name, inside if any(insides.values()) else None)
+    return Check(frozenset(insides), name, (inside,) if any(insides.values()) else ())
 
 
 def _of_items(item: Check) -> Inside:
@@ -189,7 +191,7 @@ def _of_items(item: Check) -> Inside:
             return False
         if item.bounds and values:
             return item.bounds[0] <= min(values) and max(values) <= item.bounds[1]
-        return item.inside is None
+        return not item.insides
 
     def inside(values: list[Any]) -> None:
         if not are_allowed(values):
@@ -199,19 +201,17 @@ def _of_items(item: Check) -> Inside:
 
 
 def _look_at_each(checks: Iterable[Check], values: list[Any]) -> None:
-    index = 0
-    try:
-        for check, value in zip(checks, values, strict=False):
+    for index, (check, value) in enumerate(zip(checks, values, strict=False)):
+        try:
             if type(value) not in check.kinds:  # like Check.__call__, but without a function call for each value
                 check(value)
-            elif check.inside is not None:
-                check.inside(value)
-            index += 1
-    except SchemaError as error:
-        raise error.within(index) from None
+            for inside in check.insides:
+                inside(value)
+        except SchemaError as error:
+            raise error.within(index) from None
 
 
-def _of_fields(schema: Any) -> Inside:
+def _fields_in_order(schema: Any) -> Check:
     """Build the check of a list with the fields of a named tuple; those with defaults may be missing."""
     checks = [check_of(hint) for hint in get_type_hints(schema, include_extras=True).values()]
     least = len(checks) - len(schema._field_defaults)
@@ -221,27 +221,28 @@ def _of_fields(schema: Any) -> Inside:
             raise SchemaError(f"must be a list of {len(checks)} values, not {shown(values)}.")
         _look_at_each(checks, values)
 
-    return inside
+    return replace(_PLAIN[list], insides=(inside,))
 
 
-def _of_keys(known: Mapping[str, Check], needed: Sequence[str], others: Check) -> Inside:
+def _keys(known: Mapping[str, Check], needed: Sequence[str], others: Check) -> Check:
+    """Build the check of a dictionary. ``needed``: keys that must be there; ``others``: of all keys but the known."""
+
     def inside(values: dict[str, Any]) -> None:
         for name in needed:
             if name not in values:
                 raise SchemaError("is missing.").within(name)
-        key = ""
-        try:
-            for key, value in values.items():
-                check = known.get(key, others)
+        for key, value in values.items():
+            check = known.get(key, others)
+            try:
                 if type(value) in check.kinds:  # like Check.__call__, but without a function call for each value
-                    if check.inside is not None:
-                        check.inside(value)
+                    for look in check.insides:
+                        look(value)
                 elif check is not _PLAIN[Any]:
                     check(value)
-        except SchemaError as error:
-            raise error.within(key) from None
+            except SchemaError as error:
+                raise error.within(key) from None
 
-    return inside
+    return replace(_PLAIN[dict], insides=(inside,))
 
 
 def _has_together(together: Together) -> Inside:
@@ -250,17 +251,6 @@ def _has_together(together: Together) -> Inside:
         for name in together.keys if first in values else ():
             if name not in values:
                 raise SchemaError(f"is missing next to '{first}'.").within(name)
-
-    return inside
-
-
-def _both(first: Inside | None, second: Inside) -> Inside:
-    if first is None:
-        return second
-
-    def inside(value: Any) -> None:
-        first(value)
-        second(value)
 
     return inside
 
@@ -275,9 +265,7 @@ def _bounds(limits: Limits) -> tuple[float, float] | None:
 
 def _within(limits: Limits) -> Inside:
     """Build one check of all given limits: choices, length, range, printable."""
-    choices, length, allowed = limits.choices, limits.length, limits.range or Range()
-    low, high = _bounds(limits) or (allowed.minimum, allowed.maximum)
-    closed = _bounds(limits) is not None
+    choices, length, allowed, bounds = limits.choices, limits.length, limits.range, _bounds(limits)
 
     def inside(value: Any) -> None:
         if value is None:
@@ -286,20 +274,18 @@ def _within(limits: Limits) -> Inside:
             raise SchemaError(f"cannot be {shown(value)}. {nearest(str(value), map(str, choices))}")
         if length is not None and len(value) != length:
             raise SchemaError(f"must be a list of {length} numbers, not {shown(value)}.")
-        numbers = value if isinstance(value, list) else (value,)
-        for number in numbers if limits.range else ():
-            if closed and low <= number <= high:  # fast path for most figures of a record
-                continue
-            if refusal := allowed.refusal(number):
+        for number in value if isinstance(value, list) else (value,):
+            if allowed and (refusal := allowed.refusal(number)):
                 raise SchemaError(f"must be {refusal}, not {shown(number)}.")
         if limits.printable and not value.isprintable():
             raise SchemaError(f"must be one line of printable text, not {shown(value)}.")
 
-    if not closed:
+    if bounds is None:
         return inside
+    low, high = bounds
 
     def inside_range(value: Any) -> None:  # fast path for the millions of numbers of a trace
-        if type(value) is not int or not low <= value <= high:
+        if type(value) not in (int, float) or not low <= value <= high:
             inside(value)
 
     return inside_range
