@@ -165,23 +165,19 @@ def _word(value: Any) -> str:
 
 
 def filled(
-    config: Config, deepspeed_json: Path, run_dir: Path, port: int | str, data_dir: Path | str = ""
+    config: Config, deepspeed_json: Path | str, run_dir: Path | str, port: int | str, data_dir: Path | str = ""
 ) -> list[str]:
     """Return the words of the command for one point. ``port``: a free one. ``data_dir``: as files/training_data.py
     makes it."""
-    data = dict.fromkeys((DATA_DIR, PAIRS_DIR), str(data_dir))
-    return _filled(config, {DEEPSPEED_JSON: str(deepspeed_json), RUN_DIR: str(run_dir), PORT: str(port), **data})
-
-
-def _filled(config: Config, own: dict[str, str]) -> list[str]:
-    return template(config).fill({key: text for key, text in text_values(config).items() if text is not None} | own)
+    own = {DEEPSPEED_JSON: deepspeed_json, RUN_DIR: run_dir, PORT: port, DATA_DIR: data_dir, PAIRS_DIR: data_dir}
+    values = text_values(config) | {place: str(value) for place, value in own.items()}
+    return template(config).fill({place: text for place, text in values.items() if text is not None})
 
 
 def named_files(config: Config) -> list[Path]:
     """Return the files and folders that the words of the command name, ``--option=PATH`` too, but none that memlab
     makes."""
-    own = {DEEPSPEED_JSON: "", RUN_DIR: "", PORT: "", **dict.fromkeys((DATA_DIR, PAIRS_DIR), config.data.path or "")}
-    words = _filled(config, own)
+    words = filled(config, "", "", "", config.data.path or "")
     return [path for word in words if (text := word.rpartition("=")[2]) and (path := Path(text)).exists()]
 
 
