@@ -14,7 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import ALL_LEVELS, GROUPS, LIBRARIES, Config, flat, from_dict, with_own_apart, with_own_names
+from memlab.core.config import ALL_LEVELS, GROUPS, LIBRARIES, Config, flat, from_dict, merged, with_own_apart
 from memlab.core.config_fields import MISSING
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.plan import NOT_MEASURED
@@ -47,9 +47,9 @@ def option_values(group: str, option: str) -> dict[str, Any]:
 
 
 @cache
-def shipped_models() -> list[dict[str, Any]]:
-    """Return ``model.config`` of each shipped option of the group ``model``."""
-    return [option_values("model", name).get("config", {}) for name in options_of("model")]
+def shipped_models() -> dict[str, dict[str, Any]]:
+    """Return each shipped option of the group ``model`` with its ``model.config``."""
+    return {name: option_values("model", name).get("config", {}) for name in options_of("model")}
 
 
 def shipped_model(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -58,8 +58,7 @@ def shipped_model(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     The configuration may have more keys than the option, which then have transformers' defaults. The option is ``hf``,
     without ``model.config``, if no shipped model has these values.
     """
-    for name in options_of("model"):
-        known = option_values("model", name).get("config", {})
+    for name, known in shipped_models().items():
         if known and all(config.get(key) == value for key, value in known.items()):
             return name, known
     return "hf", {}
@@ -169,12 +168,8 @@ def _read(file: Path) -> dict[str, Any]:
     for entry in own.pop("defaults", ["_self_"]):
         if isinstance(entry, str):  # else an option that the file chooses for another group
             more = own if entry == "_self_" else _read(file.parent / f"{entry.removesuffix('@_here_')}.yaml")
-            values = {**values, **{key: _merged(values.get(key), value) for key, value in more.items()}}
+            values = merged(values, more)
     return {key: value for key, value in values.items() if not _needs_hydra(value)}
-
-
-def _merged(one: Any, other: Any) -> Any:
-    return {**one, **other} if isinstance(one, dict) and isinstance(other, dict) else other
 
 
 def _needs_hydra(value: Any) -> bool:
@@ -223,7 +218,7 @@ def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
             if value != given.get(key, MISSING) and value not in ({}, MISSING):
                 words.append(f"{group}.{key}={_word(value)}")
     free = flat({name: config[name] for name in (*LIBRARIES, "seed") if config.get(name)}, ALL_LEVELS)
-    own = flat({"+" + key: value for key, value in with_own_apart(with_own_names(config))["own"].items()}, ALL_LEVELS)
+    own = flat({"+" + key: value for key, value in with_own_apart(config)["own"].items()}, ALL_LEVELS)
     return [*words, *(f"{key}={_word(value)}" for key, value in {**free, **own}.items())]
 
 

@@ -92,7 +92,7 @@ def _can_be_read(model: Model) -> bool:
     Shipped configurations without overrides need no check.
     """
     if model.config:
-        return bool(model.overrides) or model.config not in shipped_models()
+        return bool(model.overrides) or model.config not in shipped_models().values()
     return Path(model.path).is_dir() and not model.trust_remote_code
 
 

@@ -92,7 +92,7 @@ def test_the_words_of_an_enum_are_those_of_the_source():
 
 
 def test_the_family_of_every_shipped_model_is_found():
-    for config in filter(None, shipped_models()):
+    for config in filter(None, shipped_models().values()):
         family = library_keys.family(config["model_type"])
         assert {"vocab_size", "num_hidden_layers"} <= family.words and "num_hidden_layer" not in family.words
     assert library_keys.family("None") is None
