@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -104,12 +104,11 @@ def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> tuple[int, lis
 
     ``config`` is the configuration that Hydra composed for the multirun as a whole.
     """
-    configs, jobs = jobs_of_sweep(config, batch)
-    if not configs[0].sweep.dry_run:
+    experiments = jobs_of_sweep(config, batch)
+    first = experiments[0][0].config
+    if not first.sweep.dry_run:
         begin_sweep(config)
-    code = run_jobs(jobs, configs[0], Path(hydra_folder(config, "sweep.dir")))
-    left = iter(jobs)
-    return code, [list(islice(left, one.measure.repeats)) for one in configs]
+    return run_jobs(list(chain(*experiments)), first, Path(hydra_folder(config, "sweep.dir"))), experiments
 
 
 def objective(repeats: Sequence[Job]) -> float | None:
@@ -121,23 +120,21 @@ def objective(repeats: Sequence[Job]) -> float | None:
     return median(objective_of(view_of(job.folder.read_record(), str(job.folder)), name) for job in repeats)
 
 
-def jobs_of_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> tuple[list[Config], list[Job]]:
-    """Make the jobs of a multirun, before anything is written. Raises :class:`MemlabError` if one cannot run.
-
-    Also returns the configurations that Hydra composed; each is one job, or several repeats.
-    """
+def jobs_of_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> list[list[Job]]:
+    """Make the jobs of a multirun, before anything is written: for each configuration that Hydra composed one job, or
+    several repeats. Raises :class:`MemlabError` if one cannot run."""
     root = Path(hydra_folder(config, "sweep.dir"))
     points = [composed_config(composed) for composed in batch]
     configs = [one for one, _ in points]
     if len({repr(one.sweep) for one in configs}) > 1:
         raise ConfigError("sweep.* cannot be swept, since it says how the sweep runs: give each of its keys one value.")
     check_inputs(configs)
-    jobs: list[Job] = []
+    experiments: list[list[Job]] = []
     for (one, choices), composed in zip(points, batch, strict=True):
         folder = RunFolder(root / hydra_folder(composed, "sweep.subdir"))
-        jobs += with_repeats(one, choices, folder, composed, composed.hydra)
-    check_folders(jobs)
-    return configs, jobs
+        experiments.append(with_repeats(one, choices, folder, composed, composed.hydra))
+    check_folders(chain(*experiments))
+    return experiments
 
 
 def check_inputs(configs: Sequence[Config]) -> None:
