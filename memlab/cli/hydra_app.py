@@ -98,7 +98,6 @@ class BeforeHydra(Callback):
                 raise SystemExit
             from memlab.cli.experiments import prepare_run
 
-            HydraConfig.instance().set_config(config)  # for ${hydra:...} in the name of the folder
             self.sweep = prepare_run(config)
         except Exception as error:
             self.error = error

@@ -159,9 +159,9 @@ def check_gpu(config: Config, choices: Mapping[str, str], words: Iterable[str]) 
 
 
 def _is_gpu_of(option: str, name: str) -> bool:
-    """Whether an option of the group hardware is a shipped one, and of the GPU that ``name`` names."""
-    known, shipped = known_gpu(name), options_of("hardware")
-    return bool(known) and option in shipped and option_values("hardware", option).get("gpu") == known["gpu"]
+    """Whether a shipped option of the group hardware is of the GPU that ``name`` names."""
+    known = known_gpu(name)
+    return bool(known) and option_values("hardware", option).get("gpu") == known["gpu"]
 
 
 def instead_of_a_name(gpu: str) -> str:
