@@ -14,8 +14,9 @@ SHOW = "MEMLAB_TRACEBACK"
 """Environment variable: with ``MEMLAB_TRACEBACK=1`` the traceback is also printed."""
 
 
-def report_bug(error: Exception) -> None:
-    """Print the error, where to report it, and the file that holds the traceback. Secrets are blanked out."""
+def report_bug(error: Exception) -> int:
+    """Print the error, where to report it, and the file that holds the traceback. Secrets are blanked out. Returns the
+    exit code of a bug."""
     trace = redact("".join(traceback.format_exception(error)))
     if os.environ.get(SHOW):
         print(*map(safe, trace.splitlines()), sep="\n", file=sys.stderr)
@@ -23,6 +24,7 @@ def report_bug(error: Exception) -> None:
     print(f"memlab: unexpected {message[:200]}", file=sys.stderr)
     print("memlab: this is a bug in memlab. Please report it to the authors and attach the log.", file=sys.stderr)
     print(f"memlab: log: {_logged(trace)} ({SHOW}=1 prints it)", file=sys.stderr)
+    return os.EX_SOFTWARE
 
 
 def _logged(trace: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
+from memlab.cli.bug_report import report_bug
 from memlab.core.errors import MemlabError, nearest
 from memlab.files.disk import DISK_FULL, explain
 from memlab.system.signals import end_on_signals
@@ -145,18 +146,11 @@ def guarded(function: Callable[[], int | None]) -> int:
         return 1
     except OSError as error:
         if error.filename is None and error.errno not in DISK_FULL:  # no path that the user could change: a bug
-            return _unexpected(error)
+            return report_bug(error)
         print(f"memlab: {safe(explain(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("memlab: interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        return _unexpected(error)
-
-
-def _unexpected(error: Exception) -> int:
-    from memlab.cli.bug_report import report_bug
-
-    report_bug(error)
-    return os.EX_SOFTWARE
+        return report_bug(error)
