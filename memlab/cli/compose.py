@@ -23,12 +23,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from memlab.cli.hydra_errors import HYDRA_ERRORS, as_one_line, with_word_here
 from memlab.cli.library_values import check_library_values
-from memlab.cli.local_hardware import local
-from memlab.cli.override_words import PACKAGELESS, check_gpu, check_own, check_words, with_plus
-from memlab.core.config import FREE_DICTS, GROUPS, Config, from_dict, to_dict, with_own_apart, with_own_names
+from memlab.cli.override_words import PACKAGELESS, check_gpu, check_own, check_words, instead_of_a_name, with_plus
+from memlab.core.config import FREE_DICTS, GROUPS, Config, Hardware, from_dict, to_dict, with_own_apart, with_own_names
 from memlab.core.errors import ConfigError, UnknownKey
 from memlab.core.plan import run_id
-from memlab.files.conf_files import conf_dir, list_price
+from memlab.core.sizes import GIB
+from memlab.files.conf_files import conf_dir, gpu_here, known_gpu, list_price
+from memlab.system import machine
 
 CONFIG_NAME = "config"
 
@@ -40,7 +41,7 @@ def register() -> None:
     for free in FREE_DICTS:  # any key is valid in these, without a '+'
         OmegaConf.set_struct(OmegaConf.select(schema, free), False)
     ConfigStore.instance().store(name="schema", node=schema, provider="memlab")
-    resolvers: dict[str, Any] = {"local": local, "price": _price, "run_id": _run_id, "otherwise": _otherwise}
+    resolvers: dict[str, Any] = {"local": _local, "price": _price, "run_id": _run_id, "otherwise": _otherwise}
     for name, resolver in resolvers.items():
         OmegaConf.register_new_resolver(name, resolver, replace=True)
 
@@ -191,6 +192,36 @@ def _note_words(job: DictConfig, overrides: Sequence[Override]) -> None:
 
 
 # --- resolvers --------------------------------------------------------------------------------------------------------
+
+
+def _local(key: str, mode: str, gpu: str | None = None) -> Any:
+    """Resolve ``${local:gpus,${mode}}`` of conf/hardware/auto.yaml: a hardware value of this machine.
+
+    ``gpu``: name of the GPU that the value is of; one that is not here has the values of its datasheet. Raises
+    :class:`ConfigError` for a prediction without a GPU, and for a GPU that memlab does not know.
+    """
+    here = hardware_here(mode)
+    if key == "gpu" and here["gpu"] is None:
+        raise ConfigError("A prediction is for GPUs that you name: add hardware=a100_80g_x8 hardware.gpus=4.")
+    if gpu in (None, here["gpu"]) or str(gpu).isdigit():  # a number is refused by name, after the composition
+        return here[key]
+    if not (datasheet := known_gpu(str(gpu))):
+        raise ConfigError(f"memlab does not know the GPU '{gpu}'. {instead_of_a_name(gpu)}")
+    return datasheet.get(key)
+
+
+@cache
+def hardware_here(mode: str) -> dict[str, Any]:
+    """Return the values of the group hardware for this machine, as far as they are known."""
+    nothing_known: dict[str, Any] = dict.fromkeys(vars(Hardware()))
+    if mode == "compose":  # nothing is asked of this machine
+        return {**nothing_known, "device": "cuda", "gpu": "", "gpus": 1}
+    found = machine.detect().gpus
+    if not found:
+        usual = {"device": "cuda", "gpus": 1} if mode == "predict" else {"device": "cpu", "gpu": "CPU", "gpus": 2}
+        return {**nothing_known, **usual}
+    here = gpu_here(found[0].name, round(found[0].total_bytes / GIB, 2))
+    return {**nothing_known, **here, "device": "cuda", "gpus": len(found)}
 
 
 def _price(gpu: str, gpus: int) -> float | None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from memlab.cli import local_hardware
-from memlab.cli.compose import compose_config, compose_words
+from memlab.cli.compose import compose_config, compose_words, hardware_here
 from memlab.cli.override_words import OF_A_GPU, check_words, expand
 from memlab.core.errors import ConfigError
 from memlab.core.sizes import GIB
@@ -329,11 +328,11 @@ def local(monkeypatch):
 
     def on(found: machine.Machine, mode: str) -> dict:
         monkeypatch.setattr(machine, "detect", lambda: found)
-        local_hardware._hardware.cache_clear()
-        return local_hardware._hardware(mode)
+        hardware_here.cache_clear()
+        return hardware_here(mode)
 
     yield on
-    local_hardware._hardware.cache_clear()
+    hardware_here.cache_clear()
 
 
 H100 = machine.Gpu("0", "NVIDIA H100 80GB HBM3", 80 * GIB, (9, 0))
@@ -416,11 +415,11 @@ def test_the_gpus_that_are_used_are_paid(words, usd_per_hour):
 def test_auto_has_the_list_price_of_the_gpus_of_the_machine(monkeypatch):
     h200 = machine.Gpu("0", "NVIDIA H200", 140 * GIB, (9, 0))
     monkeypatch.setattr(machine, "detect", lambda: machine.Machine((h200, h200)))
-    local_hardware._hardware.cache_clear()
+    hardware_here.cache_clear()
     try:
         assert compose_config(["hardware=auto"])[0].hardware.total_usd_per_hour == 7.0
     finally:
-        local_hardware._hardware.cache_clear()
+        hardware_here.cache_clear()
 
 
 def test_auto_counts_no_memory_that_the_driver_keeps(local):
