@@ -115,15 +115,13 @@ def combined_axes(given: dict[str, list[str]], config_dir: str | None = None) ->
     """
     settled = {key for key in AXES if key in given or any(word.startswith(f"{key}.") for word in given)}
     if is_command(given, config_dir):
-        settled |= {key for key in AXES if not _reaches(given, key, config_dir)}
+        settled |= {key for key in AXES if key not in COMMAND_AXES or not _reaches(given, key, config_dir)}
     defaults = {key: [f"{key}={option}" for option in options] for key, options in AXES.items() if key not in settled}
     return {key: words for key, words in given.items() if len(words) > 1} | defaults
 
 
 def _reaches(given: dict[str, list[str]], axis: str, config_dir: str | None) -> bool:
     """Whether the options of an axis reach the command by a place or through its DeepSpeed JSON."""
-    if axis not in COMMAND_AXES:
-        return False
     words = [words[0] for key, words in given.items() if key.split(".")[0] != axis]
     configs = [compose_config([*words, f"{axis}={option}", "mode=predict"], config_dir)[0] for option in AXES[axis]]
     return len(set(map(effect, configs))) > 1
