@@ -88,11 +88,9 @@ def writing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
     If ``path`` is a device or a pipe, ``path`` itself is yielded.
     """
     with explained(WriteError, path, *_NOT_WRITTEN):
-        if path.exists() and not path.is_file():
-            yield path
-        else:
-            with _temporary(path.resolve(), suffix) as temporary:
-                yield temporary
+        is_device = path.exists() and not path.is_file()
+        with contextlib.nullcontext(path) if is_device else _temporary(path.resolve(), suffix) as file:
+            yield file
 
 
 _NOT_WRITTEN = ("Cannot write ", " No partial file is left.")
