@@ -41,7 +41,7 @@ class ZeroStage:
     Source: ``deepspeed/runtime/zero/config.py`` of DeepSpeed 0.19.8. Sizes are numbers of elements, not bytes.
     """
 
-    stage: int = field(default=0, metadata={"choices": (0, 1, 2, 3)})
+    stage: int = one_of(0, 1, 2, 3)
     contiguous_gradients: bool = True
     reduce_scatter: bool = True
     reduce_bucket_size: int = at_least(1, 500_000_000)
@@ -140,9 +140,9 @@ class Batch:
 @dataclass
 class Precision:
     dtype: str = one_of("bf16", "fp16", "fp32")
-    grad_accum_dtype: str | None = field(default=None, metadata={"choices": (None, "fp32", "bf16", "fp16")})
+    grad_accum_dtype: str | None = one_of(None, "fp32", "bf16", "fp16")
     """``None``: the same as `dtype`."""
-    communication_dtype: str | None = field(default=None, metadata={"choices": (None, "fp32", "bf16", "fp16")})
+    communication_dtype: str | None = one_of(None, "fp32", "bf16", "fp16")
     """``None``: the same as `dtype`."""
     bf16_master_weights_and_grads: bool = False
     bf16_optimizer_states: bool = False
@@ -471,15 +471,10 @@ def without(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 def with_missing(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """Copy a plain configuration with :data:`MISSING` at these dotted keys, and at every key of these groups."""
-    marked = set(keys)
-    return {
-        name: {key: MISSING if {name, f"{name}.{key}"} & marked else value for key, value in part.items()}
-        if isinstance(part, dict)
-        else MISSING
-        if name in marked
-        else part
-        for name, part in values.items()
+    nothing_known = {
+        name: dict.fromkeys(part, MISSING) if isinstance(part, dict) else MISSING for name, part in values.items()
     }
+    return merged(nothing_known, without(values, keys))
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:

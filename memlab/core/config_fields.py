@@ -36,8 +36,8 @@ MISSING = "???"
 """OmegaConf's mark for a mandatory value."""
 
 
-def one_of(default: str, *others: str) -> Any:
-    """Declare a text field that takes one of the given values. The first is the default."""
+def one_of(default: Any, *others: Any) -> Any:
+    """Declare a field that takes one of the given values. The first is the default."""
     return field(default=default, metadata={"choices": (default, *others)})
 
 
