@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from memlab.core.attached_schema import Keeper
 from memlab.core.record import DOES_NOT_LAST, Record
-from memlab.core.record_schema import GrowthOfRun
+from memlab.core.record_schema import GrowthOfRun, Keeper
 
 
 def with_growth(record: Record) -> Record:

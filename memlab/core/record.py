@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
-from memlab.core.attached_schema import Attached
 from memlab.core.basis import Basis, basis_of
 from memlab.core.config import Config, without
-from memlab.core.record_schema import Breakdown, Command, Curve, HostProbe, Oom, Steps, Summary, Timing
+from memlab.core.record_schema import Attached, Breakdown, Command, Curve, HostProbe, Oom, Steps, Summary, Timing
 from memlab.core.schema import Limits, PlainOf
 from memlab.core.value_types import Bytes, Count, Figure, GpuBytes, Index, Name, Seconds
 

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from memlab.core.attached_schema import StepRow
+from memlab.core.record_schema import StepRow
 from memlab.core.schema import check_of
 from memlab.core.sizes import MIB
 from memlab.files.regular_file import open_regular, read_regular

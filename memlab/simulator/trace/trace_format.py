@@ -13,8 +13,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
-from memlab.core.attached_schema import Epoch
 from memlab.core.errors import RecordError
+from memlab.core.record_schema import Epoch
 from memlab.core.schema import PlainOf, check_of
 from memlab.core.value_types import AtLeastOne, Count, Figure, Index, Seconds
 from memlab.files.disk import write_whole
