@@ -10,10 +10,10 @@ from memlab.analyse.identity import changed_keys, differing_axes, environment_ch
 from memlab.analyse.quantities import Difference, Quantity, differences, quantities_of
 from memlab.analyse.run_view import RunView, is_command, value_at, why_not
 from memlab.core.config import GROUPS, Config, check_spelling, from_dict, to_dict, with_own_apart, with_own_names
-from memlab.core.config_fields import MISSING
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import run_id, training_arguments
+from memlab.core.schema import MISSING
 from memlab.files.conf_files import parse_yaml
 from memlab.files.disk import explained
 from memlab.files.json_file import read_json

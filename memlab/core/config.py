@@ -16,9 +16,36 @@ from functools import cache
 from typing import Any
 
 from memlab.core import allocator_conf, optimizers
-from memlab.core.config_fields import MISSING, Range, at_least, not_negative, one_of, positive, share, within
 from memlab.core.errors import ConfigError, UnknownKey, nearest
-from memlab.core.schema import Check, SchemaError, check_field, shown
+from memlab.core.schema import LARGEST_WHOLE, MISSING, Check, Range, SchemaError, check_field, shown
+
+
+def one_of(default: Any, *others: Any) -> Any:
+    """Declare a field that takes one of the given values. The first is the default."""
+    return field(default=default, metadata={"choices": (default, *others)})
+
+
+def at_least(minimum: int, default: int | None, maximum: int = LARGEST_WHOLE) -> Any:
+    """Declare a whole-number field with a lowest and a highest value."""
+    return within(Range(minimum, maximum), default)
+
+
+def within(allowed: Range, default: Any) -> Any:
+    """Declare a field that takes a number in this range, or a list of such numbers."""
+    return field(default=default, metadata={"range": allowed})
+
+
+def share(default: float) -> Any:
+    """Declare a field that takes numbers from 0 to 1."""
+    return within(Range(0.0, 1.0), default)
+
+
+def not_negative(default: float | None) -> Any:
+    return within(Range(0.0), default)
+
+
+def positive(default: float | None) -> Any:
+    return within(Range(0.0, above=True), default)
 
 
 @dataclass

@@ -7,16 +7,15 @@ tuples (a list of their fields), and unions of these types. :class:`Limits` narr
 """
 
 import dataclasses
+import math
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import repeat
-from math import isfinite
 from reprlib import Repr
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from memlab.core.config_fields import Range
 from memlab.core.errors import nearest
 
 _REPR = Repr()
@@ -26,6 +25,33 @@ _REPR.maxstring = _REPR.maxother = 60
 def shown(value: Any) -> str:
     """Format a value for an error message: short, however large or deeply nested the value is."""
     return "null" if value is None else _REPR.repr(value)
+
+
+MISSING = "???"
+"""OmegaConf's mark for a mandatory value."""
+
+LARGEST_WHOLE = 2**63 - 1
+"""The largest whole number that torch holds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Numbers from ``minimum`` to ``maximum``. ``above`` excludes the minimum, ``below`` excludes the maximum."""
+
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    above: bool = False
+    below: bool = False
+
+    def refusal(self, value: float) -> str | None:
+        """Say what ``value`` must be, for instance ``at least 1``; ``None`` if it is in the range."""
+        if isinstance(value, float) and not math.isfinite(value):
+            return "a finite number"
+        if value < self.minimum or (self.above and value == self.minimum):
+            return f"{'more than' if self.above else 'at least'} {self.minimum}"
+        if value > self.maximum or (self.below and value == self.maximum):
+            return f"{'less than' if self.below else 'at most'} {self.maximum}"
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +285,7 @@ def _bounds(limits: Limits) -> tuple[float, float] | None:
     """Return the least and the greatest number that limits allow; ``None`` if the range is open at an end, or if there
     are limits beside the range."""
     allowed = limits.range or Range()
-    is_closed = not (allowed.above or allowed.below) and isfinite(allowed.minimum) and isfinite(allowed.maximum)
+    is_closed = not (allowed.above or allowed.below) and all(map(math.isfinite, (allowed.minimum, allowed.maximum)))
     return (allowed.minimum, allowed.maximum) if is_closed and limits == Limits(range=limits.range) else None
 
 

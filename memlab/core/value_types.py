@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-from memlab.core.config_fields import LARGEST_WHOLE, Range
-from memlab.core.schema import Limits
+from memlab.core.schema import LARGEST_WHOLE, Limits, Range
 
 Name = Annotated[str, Limits(printable=True)]
 Bytes = Annotated[int, Limits(range=Range(0, LARGEST_WHOLE))]

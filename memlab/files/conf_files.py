@@ -14,8 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import ALL_LEVELS, GROUPS, LIBRARIES, Config, flat, from_dict, merged, with_own_apart
-from memlab.core.config_fields import MISSING
+from memlab.core.config import ALL_LEVELS, GROUPS, LIBRARIES, MISSING, Config, flat, from_dict, merged, with_own_apart
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.plan import NOT_MEASURED
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from memlab.core.config import Config, from_dict
-from memlab.core.config_fields import MISSING
+from memlab.core.config import MISSING, Config, from_dict
 from memlab.core.errors import ConfigError, RecordError
 from memlab.core.plan import LATER_GROUPS, SHAPE, Plan
 from memlab.core.record import SCHEMA_VERSION, RankResult, Record

@@ -5,20 +5,21 @@ import argparse
 from memlab.cli.commands.run_selection import add_selection, selected
 from memlab.cli.commands.shared_arguments import HARDWARE, add_config_dir, add_gpu_memory, number, whole
 from memlab.core.config import Hardware
-from memlab.core.config_fields import NOT_NEGATIVE, POSITIVE
+from memlab.core.schema import Range
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     help = "number of samples in the training set (default: as the run knows it)"
     parser.add_argument("--samples", type=whole(1), help=help)
-    parser.add_argument("--epochs", type=number(POSITIVE), default=1.0, help="passes over them (default: %(default)s)")
+    help = "passes over them (default: %(default)s)"
+    parser.add_argument("--epochs", type=number(Range(0.0, above=True)), default=1.0, help=help)
     help = "tokens of a sample; 1 for images (default: the length of the runs)"
     parser.add_argument("--seq-len", type=whole(1), metavar="TOKENS", help=help)
     help = "samples of an optimizer step (default: any)"
     parser.add_argument("--effective-batch", type=whole(1), metavar="SAMPLES", help=help)
     help = "price of one GPU for an hour (default: the price in the runs, or the list price)"
-    parser.add_argument("--usd-per-gpu-hour", type=number(NOT_NEGATIVE), metavar="USD", help=help)
+    parser.add_argument("--usd-per-gpu-hour", type=number(Range(0.0)), metavar="USD", help=help)
     parser.add_argument("--usd-per-hour", type=_renamed, help=argparse.SUPPRESS)
     add_gpu_memory(parser)
     add_config_dir(parser)

@@ -4,8 +4,8 @@ import argparse
 
 from memlab.cli.commands.run_selection import add_selection, selected
 from memlab.cli.commands.shared_arguments import add_gpu_memory, number
-from memlab.core.config_fields import Range
 from memlab.core.errors import MemlabError, nearest
+from memlab.core.schema import Range
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config_fields import LARGEST_WHOLE, POSITIVE, Range
 from memlab.core.errors import MemlabError
+from memlab.core.schema import LARGEST_WHOLE, Range
 from memlab.runs.folder import RunFolder
 
 HARDWARE = ("hardware=", "hardware.")
@@ -53,7 +53,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def add_gpu_memory(parser: argparse.ArgumentParser) -> None:
     help = "memory of one GPU (default: the memory in the runs)"
-    parser.add_argument("--gpu-memory", type=number(POSITIVE), metavar="GIB", help=help)
+    parser.add_argument("--gpu-memory", type=number(Range(0.0, above=True)), metavar="GIB", help=help)
 
 
 def add_config_dir(parser: argparse.ArgumentParser) -> None:

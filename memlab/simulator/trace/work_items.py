@@ -7,8 +7,7 @@ since the item before. Two items of different kinds can be equal as tuples, so c
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from memlab.core.config_fields import Range
-from memlab.core.schema import Limits
+from memlab.core.schema import Limits, Range
 from memlab.core.value_types import AtLeastOne, Count, OrNone
 from memlab.simulator.trace.columns import Columns, tuple_of
 

@@ -5,8 +5,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 
 import pytest
 
-from memlab.core.config_fields import Range
-from memlab.core.schema import Limits, Others, PlainOf, SchemaError, Together, check_of
+from memlab.core.schema import Limits, Others, PlainOf, Range, SchemaError, Together, check_of
 
 
 @dataclass
