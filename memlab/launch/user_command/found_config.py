@@ -10,18 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from memlab.core.config import (
-    GROUPS,
-    LIBRARIES,
-    Adapter,
-    Checkpointing,
-    Config,
-    Offload,
-    Precision,
-    ZeroStage,
-    from_dict,
-    nested,
-)
+from memlab.core.config import GROUPS, LIBRARIES, Adapter, Checkpointing, Config, Offload, Precision, from_dict, nested
 from memlab.core.deepspeed_json import applies
 from memlab.core.errors import ConfigError
 from memlab.core.plan import NOT_MEASURED
@@ -148,7 +137,7 @@ def _zero_stage(zero: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str,
 
     ``stated``: the block of the JSON, which alone shows whether the script set keys whose values are dictionaries.
     """
-    number, values = zero.get("stage", 0), asdict(ZeroStage())
+    number, values = zero.get("stage", 0), asdict(Config().zero_stage)
     for key, default in values.items():
         if default == {}:
             values[key] = stated.get(key) or {}
