@@ -4,7 +4,7 @@ Hydra gets the names and defaults of all keys as plain values. It refuses a key 
 that of the schema (memlab/core/config.py), after Hydra has composed.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -76,7 +76,7 @@ def _search_path(config_dir: str) -> str:
 def composed_config(composed: DictConfig) -> tuple[Config, dict[str, str]]:
     """Convert what Hydra composed into a typed, checked configuration, and the option chosen for each group."""
     _give_to_hydra(composed)
-    choices = choices_of(composed)
+    choices = choices_of(composed.hydra)
     config = resolve(composed)
     check_gpu(config, choices, composed.hydra.overrides.task)
     return config, choices
@@ -123,10 +123,11 @@ def resolve(composed: DictConfig) -> Config:
     return config
 
 
-def choices_of(composed: Mapping[str, Any]) -> dict[str, str]:
-    """Return group -> chosen option, also for groups of the user's own. Raises :class:`ConfigError` if one of memlab's
-    has none: Hydra composes ``~group`` and ``group=[one,two]`` into values that the user did not choose."""
-    chosen = dict(composed["hydra"].runtime.choices)
+def choices_of(hydra: DictConfig) -> dict[str, str]:
+    """Return group -> chosen option, also for groups of the user's own, from Hydra's own configuration. Raises
+    :class:`ConfigError` if one of memlab's has none: Hydra composes ``~group`` and ``group=[one,two]`` into values that
+    the user did not choose."""
+    chosen = dict(hydra.runtime.choices)
     if without := next((group for group in GROUPS if chosen.get(group) is None), None):
         raise ConfigError(
             f"Config group '{without}' needs one option: {without}=<option>. Several are a sweep, with -m and commas: "
@@ -145,7 +146,7 @@ def compose_batch(
     composes each combination of options once, and the values in the other words are set on a copy. ``first``: the
     number of the first job (``hydra.job.num``).
     """
-    choices_of(master)  # refuses a group without one option, whose words would look like values below
+    choices_of(master.hydra)  # refuses a group without one option, whose words would look like values below
     parse = cache(OverridesParser.create().parse_override)  # most words are those of many jobs
     composed: dict[tuple[str, ...], DictConfig] = {}
     groups = master.hydra.runtime.choices

@@ -74,11 +74,11 @@ def run_composed(composed: DictConfig) -> tuple[int, float | None]:
     signal.signal(signal.SIGTERM, interrupt)  # in a Slurm job, submitit has set SIGTERM to be ignored
     config = resolve(composed)
     hydra_config: Any = HydraConfig.get()  # its type is DictConfig, not HydraConf
-    choices = choices_of({"hydra": hydra_config})
+    choices = choices_of(hydra_config)
     folder = RunFolder(hydra_config.runtime.output_dir)
     jobs = with_repeats(config, choices, folder, composed, hydra_config)
     check_folders(jobs)
-    is_point = HydraConfig.get().mode is RunMode.MULTIRUN
+    is_point = hydra_config.mode is RunMode.MULTIRUN
     if len(jobs) > 1 or config.sweep.dry_run or config.sweep.search != "none":
         code = run_jobs(jobs, config, folder.path.parent)
     else:
