@@ -25,7 +25,7 @@ from memlab.prediction.traces.choose_traces import traces_in_launch
 from memlab.prediction.traces.store import code_digest
 from memlab.runs.folder import RunFolder
 from memlab.simulator.allocator import RecordingAllocator
-from memlab.simulator.trace.events import Alloc, BeginPhase, BeginPoint
+from memlab.simulator.trace.events import Alloc, BeginPoint, of_kinds
 from memlab.simulator.trace.trace_format import Trace, Traces, replayed
 
 
@@ -158,8 +158,8 @@ def _why_nothing(trace: Trace, failed: int) -> str:
 
 def _position(trace: Trace, event: int) -> Position:
     """Return where in the run an event is."""
-    begins = [each for each in trace.events[: event + 1] if isinstance(each, BeginPhase)]
-    phase = trace.phases[begins[-1].phase] if begins else ""
+    begins = [phase for begin, phase in trace.phase_begins.items() if begin <= event]
+    phase = begins[-1] if begins else ""
     piece = trace.pieces[len(begins) - 1] if 0 < len(begins) <= len(trace.pieces) else None
     request = trace.events[event]
     line = trace.sites[request.site].user_line if isinstance(request, Alloc) else ""
@@ -172,7 +172,7 @@ def explain_prediction(config: Config, trace: Trace, capacity: int | None = None
     limit = gpu_memory(config, [trace]).capacity if capacity is None else capacity
     replays = RankReplays(config, [trace], limit, resolve(config).host)
     history = History(replays.trace, config.allocator.conf, replays.recorder)  # with release delays, which are likely
-    begin = next((index for index, event in enumerate(replays.trace.events) if isinstance(event, BeginPoint)), 0)
+    begin = next((index for index, _ in of_kinds(replays.trace.events, BeginPoint)), 0)
     sizes = sizes_from(config.predict.outside)
     device = ModelledDevice(outside_parts(replays.trace, sizes), sizes.provenance)
     return explain_history(PREDICTED, history, device, begin)

@@ -70,8 +70,7 @@ class _Writer:
 
     def _phases(self) -> Iterator[dict[str, Any]]:
         """Yield the beginning and the end of each phase whose times are known, in the form of torch's annotations."""
-        events = ((index, event) for index, event in enumerate(self.trace.events) if index in self.seconds)
-        begins = [(index, self.trace.phases[event.phase]) for index, event in events if isinstance(event, BeginPhase)]
+        begins = [(begin, phase) for begin, phase in self.trace.phase_begins.items() if begin in self.seconds]
         for (begin, phase), (end, _) in pairwise([*begins, (max(self.seconds, default=0), "")]):
             if phase:
                 yield self._annotation("START", phase, begin)

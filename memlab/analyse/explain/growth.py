@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from memlab.analyse.explain.phases import Part, parts_of
-from memlab.simulator.trace.events import Alloc, Free
+from memlab.simulator.trace.events import Alloc, Free, of_kinds
 from memlab.simulator.trace.memory_kinds import SMALL
 from memlab.simulator.trace.trace_format import Site, Trace
 
@@ -122,13 +122,11 @@ def _largest_first(found: Iterable[GrowingPlace]) -> list[GrowingPlace]:
 def _blocks(trace: Trace, begin: int, end: int) -> Iterator[_Block]:
     """Yield the blocks requested from event ``begin`` to before ``end``, without small ones and without parameters,
     gradients and optimizer states."""
-    freed = {event.key: index for index, event in enumerate(trace.events) if isinstance(event, Free)}
-    for index in range(begin, end):
-        event = trace.events[index]
-        if isinstance(event, Alloc):
-            site = trace.sites[event.site]
-            if site.owner is None and site.kind != SMALL:
-                yield _Block(site, event.nbytes, index, freed.get(event.key, len(trace.events)))
+    freed = {event.key: index for index, event in of_kinds(trace.events, Free)}
+    for index, event in of_kinds(trace.events, Alloc):
+        site = trace.sites[event.site]
+        if begin <= index < end and site.owner is None and site.kind != SMALL:
+            yield _Block(site, event.nbytes, index, freed.get(event.key, len(trace.events)))
 
 
 def _place(site: Site) -> Site:

@@ -3,12 +3,12 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 from memlab.core.grouping import grouped
 from memlab.prediction.memory.ledger import Moment, by_kind
-from memlab.simulator.trace.events import BeginPhase
 from memlab.simulator.trace.trace_format import Trace
 
 
@@ -23,16 +23,12 @@ class Part(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Run of a phase that ran ``times`` times. ``peak``: the event after which most is allocated."""
+    """Run of a phase that ran ``times`` times. ``events``: those after which the run is at its start, at its peak and
+    at its end; most is allocated at its peak."""
 
     part: Part
     times: int
-    peak: int
-
-    @property
-    def events(self) -> tuple[int, int, int]:
-        """The events after which the run is at its start, at its peak and at its end."""
-        return self.part.begin, self.peak, self.part.end - 1
+    events: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -75,14 +71,11 @@ def changes(run: PhaseRun) -> list[KindChange]:
 
 def parts_of(trace: Trace, length: int) -> tuple[Part, ...]:
     """Return the parts of the first ``length`` events. Neighbours of one phase and step are one part."""
-    begins = [
-        (index, event.phase) for index, event in enumerate(trace.events[:length]) if isinstance(event, BeginPhase)
-    ]
+    begins = [(begin, phase) for begin, phase in trace.phase_begins.items() if begin < length]
     found = [Part("", None, 0, begins[0][0] if begins else length)]
-    for number, (begin, phase) in enumerate(begins):
-        end = begins[number + 1][0] if number + 1 < len(begins) else length
+    for number, ((begin, phase), (end, _)) in enumerate(pairwise([*begins, (length, "")])):
         step = trace.pieces[number].shown_step if trace.pieces else bisect_right(trace.steps, begin) or None
-        part = Part(trace.phases[phase], step, begin, end)
+        part = Part(phase, step, begin, end)
         if part[:2] == found[-1][:2]:
             part = part._replace(begin=found.pop().begin)
         found.append(part)
@@ -93,7 +86,7 @@ def highest_runs(parts: Iterable[Part], allocated: Sequence[int]) -> list[Chosen
     """Choose of each phase the run with the highest peak, in the order of the run. ``allocated``: after each event."""
     found = []
     for runs in grouped((part for part in parts if part.phase), attrgetter("phase")).values():
-        peaks = [max(range(part.begin, part.end), key=allocated.__getitem__) for part in runs]
-        part, peak = max(zip(runs, peaks, strict=True), key=lambda each: allocated[each[1]])
-        found.append(Chosen(part, len(runs), peak))
+        part = max(runs, key=lambda run: max(allocated[run.begin : run.end]))
+        peak = max(range(part.begin, part.end), key=allocated.__getitem__)
+        found.append(Chosen(part, len(runs), (part.begin, peak, part.end - 1)))
     return sorted(found, key=lambda chosen: chosen.part.begin)
