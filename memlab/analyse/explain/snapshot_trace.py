@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from operator import attrgetter
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, Entry, Frame, LiveBlock, Snapshot, SnapshotSegment, Stack
 from memlab.core.grouping import grouped
@@ -247,7 +247,7 @@ class _Builder:
             if gives_back and not emptying:
                 self.trace.events.append(EmptyCache())
             elif entry.action == "alloc":
-                self._alloc(entry.address, entry.nbytes, entry.stream, entry.stack, self._module_of(entry))
+                self._alloc(entry, self._module_of(entry))
             elif entry.action == "free_requested":
                 self._free(entry.address, requests_until_completed.get(index, 0))
             emptying = gives_back or (emptying and entry.action not in ("alloc", "free_requested", "free_completed"))
@@ -259,7 +259,7 @@ class _Builder:
         after_each += [reserved] * (len(self.trace.events) - len(after_each))
         seconds = [(time - times[0]) / 1e6 for time in times] if any(times) else None
         failed = next((entry for entry in entries if entry.action == "oom"), None)
-        there = _segments_before(self.snapshot)
+        there = _from_before(entries, self.snapshot.segments, "segment_alloc", "segment_free")
         before = Before([(each.address, each.nbytes, self._stream(each.stream)) for each in there], self.places)
         oom = failed and self._failed(failed)
         new = grouped((entry for entry in entries if entry.action == "segment_alloc"), attrgetter("nbytes"))
@@ -280,23 +280,18 @@ class _Builder:
 
         The highest address comes first: what a replay then finds free behind a block's place is that block's rounding.
         """
-        first = _first_at_each_address(self.snapshot.entries, "alloc", "free_requested")
-        blocks = [block for block in self.snapshot.live if block.address not in first]
-        freed = (entry for entry in first.values() if entry.action == "free_requested")
-        blocks += [LiveBlock(entry.address, entry.nbytes, entry.stream, ()) for entry in freed]
-        for block in sorted(blocks, reverse=True):
-            kind = None if block.stack else BEFORE
-            self._alloc(block.address, block.nbytes, block.stream, block.stack, "", kind=kind)
+        there = _from_before(self.snapshot.entries, self.snapshot.live, "alloc", "free_requested")
+        for block in sorted(there, key=attrgetter("address"), reverse=True):
+            has_stack = isinstance(block, LiveBlock) and block.stack  # that of an entry is of the free
+            self._alloc(block, "", None if has_stack else BEFORE)
         self.places = {key: address for address, key in self.keys.items()}
 
-    def _alloc(
-        self, address: int, nbytes: int, stream: int, stack: Stack, module: str, kind: str | None = None
-    ) -> None:
-        key = self.keys[address] = self.requests
-        kind = kind or (SMALL if nbytes < SMALL_BYTES else None)
-        site = Site(kind, "", "", "", "", ()) if kind else self.site_of(stack, module, self._phase())
+    def _alloc(self, block: Entry | LiveBlock, module: str, kind: str | None = None) -> None:
+        key = self.keys[block.address] = self.requests
+        kind = kind or (SMALL if block.nbytes < SMALL_BYTES else None)
+        site = Site(kind, "", "", "", "", ()) if kind else self.site_of(block.stack, module, self._phase())
         self.requests += 1
-        self.trace.events.append(Alloc(key, nbytes, self._stream(stream), self._number(site)))
+        self.trace.events.append(Alloc(key, block.nbytes, self._stream(block.stream), self._number(site)))
 
     def _stream(self, stream: int) -> int:
         return self.streams.setdefault(stream, len(self.streams))
@@ -330,9 +325,7 @@ class _Builder:
             self._note_owners()
             self.piece += 1
             phase, piece = self.marks.pieces[self.piece]
-            if phase not in self.trace.phases:
-                self.trace.phases.append(phase)
-            self.trace.events.append(BeginPhase(self.trace.phases.index(phase)))
+            self.trace.events.append(BeginPhase(self.trace.phase_number(phase)))
             self.trace.pieces.append(piece)
 
     def _note_owners(self) -> None:
@@ -370,20 +363,18 @@ def piece_and_module(label: str) -> tuple[int, str]:
     return (int(number), module) if number.isdecimal() and len(number) < 19 else (-1, "")
 
 
-def _segments_before(snapshot: Snapshot) -> list[SnapshotSegment]:
-    """Return the segments that were there when the recording began."""
-    first = _first_at_each_address(snapshot.entries, "segment_alloc", "segment_free")
-    freed = (entry for entry in first.values() if entry.action == "segment_free")
-    found = [SnapshotSegment(entry.address, entry.nbytes, entry.stream) for entry in freed]
-    return [*found, *(segment for segment in snapshot.segments if segment.address not in first)]
+Place = TypeVar("Place", LiveBlock, SnapshotSegment)
 
 
-def _first_at_each_address(entries: Iterable[Entry], *actions: str) -> dict[int, Entry]:
-    """Return address -> the first of these actions there: what is there later, the recording knows."""
-    found: dict[int, Entry] = {}
+def _from_before(entries: Iterable[Entry], at_end: Iterable[Place], allocation: str, free: str) -> list[Entry | Place]:
+    """Return what was there when the recording began: where the first action at an address is a ``free``, its entry; of
+    what is there ``at_end``, what has no action. ``allocation``, ``free``: names of the actions."""
+    first: dict[int, Entry] = {}
     for entry in entries:
-        if entry.action in actions:
-            found.setdefault(entry.address, entry)
+        if entry.action in (allocation, free):
+            first.setdefault(entry.address, entry)
+    found: list[Entry | Place] = [entry for entry in first.values() if entry.action == free]
+    found += [each for each in at_end if each.address not in first]
     return found
 
 
