@@ -54,8 +54,8 @@ def _row(rank: Explained) -> dict[str, Any]:
         "slack_bytes": rank.peak.slack.total,
         "unexplained": _share_unexplained(rank, rank.peak),
         "unexplained_most": max(_share_unexplained(rank, moment) for moment in moments),
-        **dict(_columns("requested", accounting.by_kind(rank.peak.holdings).parts)),
-        **dict(_columns("outside", outside)),
+        **_columns("requested", accounting.by_kind(rank.peak.holdings).parts),
+        **_columns("outside", outside),
     }
 
 
@@ -64,6 +64,5 @@ def _share_unexplained(rank: Explained, moment: Moment) -> float:
     return rank.unexplained(moment) / used if used else 0.0
 
 
-def _columns(whole: str, parts: Sequence[Share]) -> Iterator[tuple[str, int]]:
-    for part in parts:
-        yield f"{whole}_{_NOT_IN_A_NAME.sub('_', part.name)}_bytes", part.nbytes
+def _columns(whole: str, parts: Sequence[Share]) -> dict[str, int]:
+    return {f"{whole}_{_NOT_IN_A_NAME.sub('_', part.name)}_bytes": part.nbytes for part in parts}

@@ -3,12 +3,14 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from memlab.analyse.explain.explained import traces_of
 from memlab.analyse.explain.explained_run import measure_again
 from memlab.core.basis import BOUND, CALIBRATED, EXACT, Basis
 from memlab.core.config import Config
 from memlab.core.errors import RecordError, ShadowError
+from memlab.core.grouping import grouped
 from memlab.core.record import PREDICTED, Record
 from memlab.meters.options import PROFILER
 from memlab.prediction.not_predicted import unpredictable
@@ -163,10 +165,8 @@ def _predicted(folder: RunFolder, record: Record) -> tuple[StepByKind | None, st
 
 
 def _by_kind(times: Iterable[tuple[str, KindTime]]) -> dict[str, KindTime]:
-    members: dict[str, list[KindTime]] = {kind: [] for kind in KINDS}
-    for kind, time in times:
-        members[kind].append(time)
-    return {kind: _sum(found) for kind, found in members.items() if found}
+    members = grouped(times, itemgetter(0))
+    return {kind: _sum(time for _, time in members[kind]) for kind in KINDS if kind in members}
 
 
 def _sum(times: Iterable[KindTime]) -> KindTime:
