@@ -35,6 +35,7 @@ class Collection:
     skipped: list[Skipped] = field(default_factory=list)
 
 
+@paused_garbage_collector()
 def collect(paths: Sequence[str | os.PathLike]) -> Collection:
     """Find all runs at or below ``paths``. Raises :class:`MemlabError` for a path that does not exist."""
     collection = Collection()
@@ -43,26 +44,21 @@ def collect(paths: Sequence[str | os.PathLike]) -> Collection:
         root = os.path.realpath(path)
         if not os.path.isdir(root):
             raise MemlabError(f"{os.fspath(path)}: no such folder. Give run folders, or folders that hold them.")
-        with paused_garbage_collector():
-            _collect_root(root, seen, collection)
+        known, found = run_cache.load(root), list(_walk(root))
+        stamps = dict(each for each in found if not isinstance(each, Skipped))
+        here = [path for path in stamps if path not in seen]
+        seen.update(here)
+        rows = {path: known[path] for path in here if path in known and known[path][1:3] == stamps[path]}
+        read = _read_all([(path, stamps[path]) for path in here if path not in rows])
+        new = [row for row in read if not isinstance(row, Skipped)]
+        collection.skipped += [each for each in (*found, *read) if isinstance(each, Skipped)]
+        parts: dict[str, dict[str, Any]] = {}
+        collection.runs += [run_cache.unpack(row, parts) for row in (*rows.values(), *new)]
+        gone = known.keys() - stamps.keys()
+        if new or gone:
+            run_cache.store(new, gone)
     collection.runs.sort(key=lambda run: run.path)
     return collection
-
-
-def _collect_root(root: str, seen: set[str], collection: Collection) -> None:
-    known, found = run_cache.load(root), list(_walk(root))
-    stamps = dict(each for each in found if not isinstance(each, Skipped))
-    here = [path for path in stamps if path not in seen]
-    seen.update(here)
-    rows = {path: known[path] for path in here if path in known and known[path][1:3] == stamps[path]}
-    read = _read_all([(path, stamps[path]) for path in here if path not in rows])
-    new = [row for row in read if not isinstance(row, Skipped)]
-    collection.skipped += [each for each in (*found, *read) if isinstance(each, Skipped)]
-    parts: dict[str, dict[str, Any]] = {}
-    collection.runs += [run_cache.unpack(row, parts) for row in (*rows.values(), *new)]
-    gone = known.keys() - stamps.keys()
-    if new or gone:
-        run_cache.store(new, gone)
 
 
 def _read_all(fresh: list[tuple[str, run_cache.Stamp]]) -> list[run_cache.Row | Skipped]:

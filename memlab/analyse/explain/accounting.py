@@ -5,9 +5,11 @@ The same code in two versions of a file has lines of other numbers, but the same
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
+from memlab.core.grouping import grouped
 from memlab.prediction.memory.ledger import Holding, Moment
 from memlab.simulator.trace.memory_kinds import is_flat_buffer
 from memlab.simulator.trace.trace_format import Site
@@ -135,7 +137,7 @@ def sum_of(name: str, parts: Iterable[Share]) -> Share:
 
 
 _Code = tuple[str, str, str]  # file, function, operator
-_Names = dict[tuple[_Code, int], str]  # of a line by its number
+_Line = tuple[_Code, int]  # with its number
 
 
 def with_same_lines(
@@ -146,42 +148,32 @@ def with_same_lines(
     Where the runs have other versions of a file, the lines of one function that call one operator are paired in their
     order. They keep their numbers if there are not as many of them in both runs.
     """
-    lines = [_numbers(holdings) for holdings in (first, second)]
-    names: tuple[_Names, _Names] = ({}, {})
-    for code in lines[0].keys() & lines[1].keys():
-        numbers = [sorted(each[code]) for each in lines]
-        if len(numbers[0]) == len(numbers[1]) and not _same_version(code[0], *lines):
-            for one, other in zip(*numbers, strict=True):
-                name = f"{code[0]}:{one}" if one == other else f"{code[0]}:{one} -> {other}"
-                names[0][code, one] = names[1][code, other] = name
+    lines = [{line for held in holdings if (line := _line(held.site))} for holdings in (first, second)]
+    numbers = [grouped(sorted(each), itemgetter(0)) for each in lines]
+    names: tuple[dict[_Line, str], dict[_Line, str]] = ({}, {})
+    for code in numbers[0].keys() & numbers[1].keys():
+        own = [each[code] for each in numbers]
+        if len(own[0]) == len(own[1]) and not _same_version(code[0], *lines):
+            for one, other in zip(*own, strict=True):
+                name = f"{code[0]}:{one[1]}" if one == other else f"{code[0]}:{one[1]} -> {other[1]}"
+                names[0][one] = names[1][other] = name
     return _renamed(first, names[0]), _renamed(second, names[1])
 
 
-def _numbers(holdings: Sequence[Holding]) -> dict[_Code, set[int]]:
-    found: dict[_Code, set[int]] = defaultdict(set)
-    for held in holdings:
-        if line := _number(held.site):
-            found[line[0]].add(line[1])
-    return found
-
-
-def _number(site: Site) -> tuple[_Code, int] | None:
+def _line(site: Site) -> _Line | None:
     """Return the code and the number of a site's line; ``None`` if it is not known."""
     file, _, number = site.where.rpartition(":")
     return ((file, site.function, site.operator), int(number)) if number.isdecimal() else None
 
 
-def _same_version(file: str, first: Mapping[_Code, set[int]], second: Mapping[_Code, set[int]]) -> bool:
+def _same_version(file: str, first: Iterable[_Line], second: Iterable[_Line]) -> bool:
     """Return whether one run has at least half of the lines of a file that the other run has."""
-    one, other = (
-        {(code, number) for code, numbers in lines.items() if code[0] == file for number in numbers}
-        for lines in (first, second)
-    )
+    one, other = ({line for line in lines if line[0][0] == file} for lines in (first, second))
     return len(one & other) >= 0.5 * min(len(one), len(other))
 
 
-def _renamed(holdings: Sequence[Holding], names: _Names) -> tuple[Holding, ...]:
+def _renamed(holdings: Sequence[Holding], names: dict[_Line, str]) -> tuple[Holding, ...]:
     return tuple(
-        replace(held, site=replace(held.site, where=names[line])) if (line := _number(held.site)) in names else held
+        replace(held, site=replace(held.site, where=names[line])) if (line := _line(held.site)) in names else held
         for held in holdings
     )

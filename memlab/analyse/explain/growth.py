@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from memlab.analyse.explain.phases import Part, parts_of
+from memlab.core.grouping import grouped
 from memlab.simulator.trace.events import Alloc, Free, of_kinds
 from memlab.simulator.trace.memory_kinds import SMALL
 from memlab.simulator.trace.trace_format import Site, Trace
@@ -51,15 +52,11 @@ def growth_over_steps(trace: Trace) -> list[GrowingPlace]:
     if len(bounds) < LEAST_STEPS:
         return []
     kept = [block for block in _blocks(trace, 0, bounds[-1]) if block.end >= bounds[-1]]
-    by_step: dict[Site, dict[int, list[_Block]]] = defaultdict(lambda: defaultdict(list))
-    for block in kept:
-        by_step[_place(block.site)][bisect_right(bounds, block.begin)].append(block)
-    steps = range(1, len(bounds))
-    found = [
-        _growth(place, [block for step in steps for block in of_steps[step]], len(steps))
-        for place, of_steps in by_step.items()
-        if all(of_steps.get(step) for step in steps)
-    ]
+    steps, found = range(1, len(bounds)), []
+    for place, blocks in grouped(kept, lambda block: _place(block.site)).items():
+        later = [block for block in blocks if block.begin >= bounds[0]]
+        if {bisect_right(bounds, block.begin) for block in later} == set(steps):
+            found.append(_growth(place, later, len(steps)))
     return _largest_first(found)
 
 
