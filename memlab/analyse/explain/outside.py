@@ -9,10 +9,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, TypedDict
 
 from memlab.analyse.explain.accounting import OUTSIDE_MODULES, Share, layers_together, tree
 from memlab.analyse.explain.snapshot import Entry
+from memlab.core.value_types import Bytes, Count
 from memlab.simulator.outside.parts import CONTEXT, CUBLAS, KERNELS, NCCL, OutsidePart, group_in_words
 
 PROCESSES = "other processes"
@@ -51,46 +52,53 @@ MAKES_HANDLE = "getCurrentCUDABlasHandle"
 (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
 
 
-class OutsideReading(NamedTuple):
-    """Sizes in bytes. ``phase``, ``module``, ``call``: what ran since the reading before.
+class UsedMarks(TypedDict):
+    """Bytes in use on a whole GPU. ``processes``: id of each process on it -> bytes, by the driver, which does not tell
+    of processes in some containers."""
 
-    ``outside``: on the whole GPU, less ``reserved``, which torch's allocator held. ``others``: id of each other process
-    -> bytes, by the driver; ``None``: it does not tell of processes, as in some containers. ``time_us`` to
-    ``until_us``: when the figure was this, in microseconds of the host's clock.
-    """
+    used_bytes: Bytes
+    processes: dict[str, Bytes]
 
-    phase: str
+
+class ReadingMarks(UsedMarks):
+    """A reading of the driver's figure (meters/driver_readings.py). ``phase``, ``module``, ``call``: what ran since the
+    reading before. ``reserved_bytes``: what torch's allocator held. ``time_us`` to ``until_us``: when the figure was
+    this, in microseconds of the host's clock."""
+
+    phase: str | None
     module: str
     call: str | None
-    outside: int
-    others: Mapping[str, int] | None
-    time_us: int
-    until_us: int
-    reserved: int = 0
+    reserved_bytes: Bytes
+    time_us: Count
+    until_us: Count
 
 
-@dataclass(frozen=True)
-class Readings:
-    """``before``: in use on the whole GPU before this process used it, and of that, by other processes that the driver
-    tells of, by id; ``None``: not known. ``gpu``: NVML's index of the GPU; ``None``: not known."""
+class GpuMarks(TypedDict):
+    """All that the driver told of one GPU. ``gpu``: NVML's index; ``before``: in use before this process used it;
+    ``None``: not known."""
 
-    before: tuple[int, Mapping[str, int]] | None
-    readings: Sequence[OutsideReading]
-    gpu: int | None = None
+    gpu: Count | None
+    before: UsedMarks | None
+    readings: list[ReadingMarks]
+
+
+def outside_bytes(reading: ReadingMarks) -> int:
+    """Return what is in use on the whole GPU, less what torch's allocator held."""
+    return reading["used_bytes"] - reading["reserved_bytes"]
 
 
 class Outside:
-    """The memory of a GPU outside torch's allocator, at any moment of a rank's run.
+    """The memory of a GPU outside torch's allocator, at any moment of a rank's run. ``pid``: of the rank's process.
 
     ``handles``: when cuBLAS handles were made, in microseconds (:func:`handles_made`). ``strays``: process id -> rank,
     of the ranks of this run that compute on other GPUs. ``changes``: the moments from which :meth:`shares` or
     :meth:`total` can differ from before, in microseconds.
     """
 
-    def __init__(self, readings: Readings, handles: Sequence[int], strays: Mapping[str, int] | None = None):
-        self._readings, self._before, self._handles = readings.readings, readings.before, handles
+    def __init__(self, marks: GpuMarks, pid: str, handles: Sequence[int], strays: Mapping[str, int] | None = None):
+        self._readings, self._before, self._pid, self._handles = marks["readings"], marks["before"], pid, handles
         self._strays = strays or {}
-        self.changes = [(last.until_us + now.time_us) / 2 for last, now in pairwise(self._readings)]
+        self.changes = [(last["until_us"] + now["time_us"]) / 2 for last, now in pairwise(self._readings)]
         self._grown = [list(self._grew(*pair)) for pair in zip([None, *self._readings], self._readings, strict=False)]
 
     def shares(self, time_us: float) -> tuple[Share, ...]:
@@ -100,47 +108,56 @@ class Outside:
 
     def total(self, time_us: float) -> int:
         """Return the bytes outside the allocator by the same reading; 0 without readings."""
-        return self._readings[self._nearest(time_us)].outside if self._readings else 0
+        return outside_bytes(self._readings[self._nearest(time_us)]) if self._readings else 0
 
     def _nearest(self, time_us: float) -> int:
         """Return the index of the reading that is nearest to a moment: of two, the later one from halfway on."""
         return bisect_right(self.changes, time_us)
 
-    def _grew(self, last: OutsideReading | None, now: OutsideReading) -> Iterable[tuple[tuple[str, ...], int]]:
+    def _grew(self, last: ReadingMarks | None, now: ReadingMarks) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what appeared since the last reading: the names from part to sub-part, and bytes."""
-        if last is None and self._before is None and now.others is None:
-            yield (f"{_context(now)[0]} and {PROCESSES}",), now.outside
+        if last is None and self._before is None and self._told_of_others(now) is None:
+            yield (f"{_context(now)[0]} and {PROCESSES}",), outside_bytes(now)
             return
         others = list(self._others(last, now))
         yield from others
         what = _context(now) if last is None else self._what_ran(last, now)
-        yield what, now.outside - (last.outside if last else 0) - sum(nbytes for _, nbytes in others)
+        yield what, outside_bytes(now) - (outside_bytes(last) if last else 0) - sum(nbytes for _, nbytes in others)
 
-    def _others(self, last: OutsideReading | None, now: OutsideReading) -> Iterable[tuple[tuple[str, ...], int]]:
+    def _others(self, last: ReadingMarks | None, now: ReadingMarks) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what other processes use more than at the last reading, or all of it if there was none."""
         before: Mapping[str, int] | None = {}
-        after = now.others
+        after = self._told_of_others(now)
         if last is None:
-            used, told = self._before or (0, {})
-            yield (PROCESSES,), used - sum(told.values())
+            there = self._before or UsedMarks(used_bytes=0, processes={})
+            told = self._of_others(there)
+            yield (PROCESSES,), there["used_bytes"] - sum(told.values())
             after = told if after is None else after
         else:
-            before = last.others
+            before = self._told_of_others(last)
         if before is not None and after is not None:
             for process in before.keys() | after.keys():
                 rank = self._strays.get(process)
                 names = (PROCESSES,) if rank is None else (RANKS, f"rank {rank}")
                 yield names, after.get(process, 0) - before.get(process, 0)
 
-    def _what_ran(self, last: OutsideReading, now: OutsideReading) -> tuple[str, ...]:
-        part = next((part for call, part in NAMED_CALLS.items() if (now.call or "").startswith(call)), None)
-        if now.call is not None and part != CUDNN and now.call not in MAKES_CONTEXT:
-            return part or NCCL, f"{_in_words(now.call)}, in {_place(now)}"
-        if any(last.until_us <= time <= now.time_us for time in self._handles):
+    def _told_of_others(self, reading: ReadingMarks) -> dict[str, int] | None:
+        """Return other process -> bytes; ``None`` if the driver does not tell of processes."""
+        return self._of_others(reading) if self._pid in reading["processes"] else None
+
+    def _of_others(self, marks: UsedMarks) -> dict[str, int]:
+        return {process: nbytes for process, nbytes in marks["processes"].items() if process != self._pid}
+
+    def _what_ran(self, last: ReadingMarks, now: ReadingMarks) -> tuple[str, ...]:
+        call = now["call"]
+        part = next((part for first, part in NAMED_CALLS.items() if (call or "").startswith(first)), None)
+        if call is not None and part != CUDNN and call not in MAKES_CONTEXT:
+            return part or NCCL, f"{_in_words(call)}, in {_place(now)}"
+        if any(last["until_us"] <= time <= now["time_us"] for time in self._handles):
             return CUBLAS, _place(now)
         if part == CUDNN:
             return CUDNN, _place(now)
-        return KERNELS, now.phase or "outside all phases", layers_together(now.module) or OUTSIDE_MODULES
+        return KERNELS, now["phase"] or "outside all phases", layers_together(now["module"]) or OUTSIDE_MODULES
 
 
 def handles_made(entries: Iterable[Entry]) -> list[int]:
@@ -161,16 +178,17 @@ def _in_words(call: str) -> str:
     return f"{COLLECTIVES.get(function, function)} of {group_in_words(group, int(ranks))}"
 
 
-def _context(reading: OutsideReading) -> tuple[str, ...]:
-    if reading.call == ALL_AT_ONCE:
+def _context(reading: ReadingMarks) -> tuple[str, ...]:
+    call = reading["call"]
+    if call == ALL_AT_ONCE:
         return (NOT_TOLD_APART,)
-    has_run = reading.call == SET_DEVICE and reading.reserved  # something, on another device or this one
-    alone = reading.call in MAKES_CONTEXT and not has_run
+    has_run = call == SET_DEVICE and reading["reserved_bytes"]  # something, on another device or this one
+    alone = call in MAKES_CONTEXT and not has_run
     return (CONTEXT,) if alone else (CONTEXT, f"with all that came in {_place(reading)}")
 
 
-def _place(reading: OutsideReading) -> str:
-    return ": ".join(filter(None, (reading.phase or "no phase", reading.module)))
+def _place(reading: ReadingMarks) -> str:
+    return ": ".join(filter(None, (reading["phase"] or "no phase", reading["module"])))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import csv
 import sys
 from pathlib import Path
 
-from memlab.analyse.explain.outside import handles_made
+from memlab.analyse.explain.outside import handles_made, outside_bytes
 from memlab.analyse.explain.recorded_ranks import read_marks
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.runs.folder import RunFolder
@@ -24,11 +24,11 @@ def main() -> None:
             snapshot = read_snapshot(folder.snapshot_file(rank))
             made = handles_made(snapshot.entries)
             _, driver = read_marks(folder.memory_marks(rank))
-            readings = driver.on(snapshot.device).readings
+            readings = driver.on(snapshot.device)["readings"]
             for last, now in zip([None, *readings], readings, strict=False):
-                handle = last is not None and any(last.until_us <= time <= now.time_us for time in made)
-                what = (now.phase, now.module, now.call or "", int(handle))
-                out.writerow((folder.path.name, rank, len(ranks), *what, now.outside))
+                handle = last is not None and any(last["until_us"] <= time <= now["time_us"] for time in made)
+                what = (now["phase"] or "", now["module"], now["call"] or "", int(handle))
+                out.writerow((folder.path.name, rank, len(ranks), *what, outside_bytes(now)))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ The metadata of both (phases, owners, driver readings) is in rankN.memory_marks.
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
 from pathlib import Path
@@ -15,13 +15,13 @@ from typing import Any, TypedDict
 from memlab.analyse.explain.accounting import used
 from memlab.analyse.explain.explained import Explained, History, explain_history
 from memlab.analyse.explain.out_of_memory import OutOfMemoryExplained, last_events, last_parts
-from memlab.analyse.explain.outside import Device, MeasuredDevice, Outside, OutsideReading, Readings, handles_made
+from memlab.analyse.explain.outside import Device, GpuMarks, MeasuredDevice, Outside, handles_made
 from memlab.analyse.explain.phases import parts_of
 from memlab.analyse.explain.snapshot import Snapshot, read_snapshot
 from memlab.analyse.explain.snapshot_trace import Marks, MeasuredTrace, PartEnd, trace_of
 from memlab.core.errors import ConfigError, RecordError
 from memlab.core.schema import check_of
-from memlab.core.value_types import Bytes, Count
+from memlab.core.value_types import Count
 from memlab.files.json_file import read_json
 from memlab.files.regular_file import open_regular
 from memlab.meters import owner
@@ -38,32 +38,6 @@ class PieceMarks(TypedDict):
     step: Count | None
     where: str | None
     ends_phase: bool
-
-
-class UsedMarks(TypedDict):
-    """``processes``: id of each process on the GPU -> bytes."""
-
-    used_bytes: Bytes
-    processes: dict[str, Bytes]
-
-
-class ReadingMarks(UsedMarks):
-    """A reading of the driver's figure (meters/driver_readings.py)."""
-
-    phase: str | None
-    module: str
-    call: str | None
-    reserved_bytes: Bytes
-    time_us: Count
-    until_us: Count
-
-
-class GpuMarks(TypedDict):
-    """All that the driver told of one GPU. ``gpu``: NVML's index."""
-
-    gpu: Count | None
-    before: UsedMarks | None
-    readings: list[ReadingMarks]
 
 
 class OutsideMarks(TypedDict):
@@ -103,14 +77,14 @@ class MarksFile(_OutOfMemoryMarks):
 @dataclass(frozen=True)
 class ToldByDriver:
     """What the driver told a rank. ``pid``: of its process. ``device``: its index of the GPU that it used at the end.
-    ``readings``: index of a GPU on which it had a context -> what was read there."""
+    ``devices``: index of a GPU on which it had a context -> what was read there."""
 
-    pid: str = ""
-    device: int = 0
-    readings: Mapping[int, Readings] = field(default_factory=dict)
+    pid: str
+    device: int
+    devices: Mapping[int, GpuMarks]
 
-    def on(self, device: int) -> Readings:
-        return self.readings.get(device, Readings(None, []))
+    def on(self, device: int) -> GpuMarks:
+        return self.devices.get(device, GpuMarks(gpu=None, before=None, readings=[]))
 
 
 def read_marks(path: Path) -> tuple[Marks, ToldByDriver]:
@@ -133,34 +107,11 @@ def read_marks(path: Path) -> tuple[Marks, ToldByDriver]:
             last_parts=values.get("last_parts"),
             snapshot_sha256=values["snapshot_sha256"],
         )
-        pid = str(values["outside"]["pid"])
-        readings = {int(index): _readings(each, pid) for index, each in values["outside"]["devices"].items()}
-        return marks, ToldByDriver(pid, values["device"], readings)
+        outside = values["outside"]
+        devices = {int(index): told for index, told in outside["devices"].items()}
+        return marks, ToldByDriver(str(outside["pid"]), values["device"], devices)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
-
-
-def _readings(values: dict[str, Any], pid: str) -> Readings:
-    before = values["before"]
-    first = None if before is None else (before["used_bytes"], _others(before, pid))
-    return Readings(first, [_reading(reading, pid) for reading in values["readings"]], values["gpu"])
-
-
-def _reading(values: dict[str, Any], pid: str) -> OutsideReading:
-    return OutsideReading(
-        phase=values["phase"] or "",
-        module=values["module"],
-        call=values["call"],
-        outside=values["used_bytes"] - values["reserved_bytes"],
-        others=_others(values, pid) if pid in values["processes"] else None,
-        time_us=values["time_us"],
-        until_us=values["until_us"],
-        reserved=values["reserved_bytes"],
-    )
-
-
-def _others(values: dict[str, Any], pid: str) -> dict[str, int]:
-    return {process: nbytes for process, nbytes in values["processes"].items() if process != pid}
 
 
 NO_HISTORY = "no memory history is in this folder"
@@ -216,7 +167,7 @@ class RecordedRanks:
         with open_regular(snapshot_file) as content:
             if hashlib.file_digest(content, "sha256").hexdigest() != marks.snapshot_sha256:
                 raise RecordError(f"{marks_file}: not from the recording of {snapshot_file.name}")
-        readings = driver.on(snapshot.device)
+        told = driver.on(snapshot.device)
         settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
         try:
             options = parse(settings)
@@ -224,9 +175,9 @@ class RecordedRanks:
             raise RecordError(f"{snapshot_file}: {error}") from error
         recorder = partial(RecordingAllocator, options, addresses=measured.segments, before=measured.before)
         history = History(measured.trace, settings, recorder, measured.seconds)
-        others = [] if readings.gpu is None else self._processes
-        strays = {pid: number for number, pid, gpu in others if gpu not in (None, readings.gpu)}
-        outside = Outside(readings, handles_made(snapshot.entries), strays)
+        others = [] if told["gpu"] is None else self._processes
+        strays = {pid: number for number, pid, gpu in others if gpu not in (None, told["gpu"])}
+        outside = Outside(told, driver.pid, handles_made(snapshot.entries), strays)
         begins = measured.seconds or [0.0] * len(measured.trace.events)
         until_us = [snapshot.entries[0].time_us + 1e6 * end for end in (*begins[1:], inf)]
         device = MeasuredDevice(outside, measured.reserved, until_us, snapshot.device, snapshot.elsewhere)
@@ -245,7 +196,7 @@ class RecordedRanks:
         for rank in sorted(self._with_history):
             with suppress(RecordError):  # damaged marks end the explanation of their own rank
                 _, driver = read_marks(self._folder.memory_marks(rank))
-                found.append((rank, driver.pid, driver.on(driver.device).gpu))
+                found.append((rank, driver.pid, driver.on(driver.device)["gpu"]))
         return found
 
 
