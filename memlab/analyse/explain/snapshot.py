@@ -49,21 +49,15 @@ class Entry(NamedTuple):
     time_us: int = 0
 
 
-class LiveBlock(NamedTuple):
-    """A block in use, or waiting for a side stream, at the end. ``nbytes``: as requested."""
+class AtEnd(NamedTuple):
+    """What is there at the end: a block in use, or waiting for a side stream, with the bytes that were requested; or a
+    segment, which the device gave to the allocator as a whole, for the requests of one stream, and which has no stack.
+    """
 
     address: int
     nbytes: int
     stream: int
-    stack: Stack
-
-
-class SnapshotSegment(NamedTuple):
-    """Memory that the device gave to the allocator as a whole, for the requests of one stream."""
-
-    address: int
-    nbytes: int
-    stream: int
+    stack: Stack = ()
 
 
 @dataclass(frozen=True)
@@ -74,12 +68,12 @@ class Snapshot:
     allocator held there."""
 
     entries: list[Entry]
-    live: list[LiveBlock]
+    live: list[AtEnd]
     reserved: int
     settings: dict[str, Any]
     slack: Slack = NO_SLACK
     free: tuple[int, ...] = ()
-    segments: tuple[SnapshotSegment, ...] = ()
+    segments: tuple[AtEnd, ...] = ()
     device: int = 0
     elsewhere: Mapping[int, int] = field(default_factory=dict)
 
@@ -141,12 +135,12 @@ class _Reader:
             _whole(entry.get("time_us", 0), "time_us"),
         )
 
-    def _live(self, segment: Mapping[str, Any]) -> Iterator[LiveBlock]:
+    def _live(self, segment: Mapping[str, Any]) -> Iterator[AtEnd]:
         stream = _of(int, segment.get("stream", 0), "stream")
         for block in _blocks(segment):
             if not _is_free(block):
                 stack = self._stack(block.get("frames", []))
-                yield LiveBlock(_whole(block["address"], "address"), _requested(block), stream, stack)
+                yield AtEnd(_whole(block["address"], "address"), _requested(block), stream, stack)
 
     def _stack(self, frames: Any) -> Stack:
         known = self._stacks.get(id(frames))
@@ -191,9 +185,9 @@ def _total(segment: Mapping[str, Any]) -> int:
     return _whole(segment["total_size"], "total_size")
 
 
-def _segment(segment: Mapping[str, Any]) -> SnapshotSegment:
+def _segment(segment: Mapping[str, Any]) -> AtEnd:
     stream = _of(int, segment.get("stream", 0), "stream")
-    return SnapshotSegment(_whole(segment["address"], "address"), _total(segment), stream)
+    return AtEnd(_whole(segment["address"], "address"), _total(segment), stream)
 
 
 def _blocks(segment: Mapping[str, Any]) -> list[dict[str, Any]]:

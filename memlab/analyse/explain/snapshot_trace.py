@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from operator import attrgetter
-from typing import TypedDict, TypeVar
+from typing import TypedDict
 
-from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, Entry, Frame, LiveBlock, Snapshot, SnapshotSegment, Stack
+from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, AtEnd, Entry, Frame, Snapshot, Stack
 from memlab.core.grouping import grouped
 from memlab.core.sizes import MIB
 from memlab.core.value_types import Bytes, Count
@@ -217,7 +217,6 @@ class _Builder:
     def __init__(self, snapshot: Snapshot, trace: Trace, marks: Marks):
         self.snapshot, self.trace, self.marks = snapshot, trace, marks
         self.keys: dict[int, int] = {}  # address of a block in use -> its key
-        self.places: dict[int, int] = {}  # key of a block from before the recording -> its address
         self.streams = {0: 0}
         self.waited_until: dict[int, int] = {}  # number of a stream below WAITING_STREAM -> requests until it is done
         self.numbers: dict[Site, int] = {}
@@ -228,7 +227,7 @@ class _Builder:
         self.site_of = cache(StackSites(marks.folder, marks.import_paths).site)
 
     def build(self) -> MeasuredTrace:
-        self._before_the_recording()
+        places = self._before_the_recording()
         entries = self.snapshot.entries
         requests_until_completed = _requests_until_completed(entries)
         grown = sum(SEGMENT_ACTIONS.get(entry.action, 0) * entry.nbytes for entry in entries)
@@ -260,7 +259,7 @@ class _Builder:
         seconds = [(time - times[0]) / 1e6 for time in times] if any(times) else None
         failed = next((entry for entry in entries if entry.action == "oom"), None)
         there = _from_before(entries, self.snapshot.segments, "segment_alloc", "segment_free")
-        before = Before([(each.address, each.nbytes, self._stream(each.stream)) for each in there], self.places)
+        before = Before([(each.address, each.nbytes, self._stream(each.stream)) for each in there], places)
         oom = failed and self._failed(failed)
         new = grouped((entry for entry in entries if entry.action == "segment_alloc"), attrgetter("nbytes"))
         segments = {size: [entry.address for entry in found] for size, found in new.items()}
@@ -275,18 +274,19 @@ class _Builder:
         """Return the phase of the running piece."""
         return self.marks.pieces[self.piece][0] if 0 <= self.piece < len(self.marks.pieces) else ""
 
-    def _before_the_recording(self) -> None:
-        """Request the blocks that are freed, or still there at the end, without an allocation in the history.
+    def _before_the_recording(self) -> dict[int, int]:
+        """Request the blocks that are freed, or still there at the end, without an allocation in the history. Return
+        the key of each -> its address.
 
         The highest address comes first: what a replay then finds free behind a block's place is that block's rounding.
         """
         there = _from_before(self.snapshot.entries, self.snapshot.live, "alloc", "free_requested")
         for block in sorted(there, key=attrgetter("address"), reverse=True):
-            has_stack = isinstance(block, LiveBlock) and block.stack  # that of an entry is of the free
+            has_stack = isinstance(block, AtEnd) and block.stack  # that of an entry is of the free
             self._alloc(block, "", None if has_stack else BEFORE)
-        self.places = {key: address for address, key in self.keys.items()}
+        return {key: address for address, key in self.keys.items()}
 
-    def _alloc(self, block: Entry | LiveBlock, module: str, kind: str | None = None) -> None:
+    def _alloc(self, block: Entry | AtEnd, module: str, kind: str | None = None) -> None:
         key = self.keys[block.address] = self.requests
         kind = kind or (SMALL if block.nbytes < SMALL_BYTES else None)
         site = Site(kind, "", "", "", "", ()) if kind else self.site_of(block.stack, module, self._phase())
@@ -363,19 +363,15 @@ def piece_and_module(label: str) -> tuple[int, str]:
     return (int(number), module) if number.isdecimal() and len(number) < 19 else (-1, "")
 
 
-Place = TypeVar("Place", LiveBlock, SnapshotSegment)
-
-
-def _from_before(entries: Iterable[Entry], at_end: Iterable[Place], allocation: str, free: str) -> list[Entry | Place]:
+def _from_before(entries: Iterable[Entry], at_end: Iterable[AtEnd], allocation: str, free: str) -> list[Entry | AtEnd]:
     """Return what was there when the recording began: where the first action at an address is a ``free``, its entry; of
     what is there ``at_end``, what has no action. ``allocation``, ``free``: names of the actions."""
     first: dict[int, Entry] = {}
     for entry in entries:
         if entry.action in (allocation, free):
             first.setdefault(entry.address, entry)
-    found: list[Entry | Place] = [entry for entry in first.values() if entry.action == free]
-    found += [each for each in at_end if each.address not in first]
-    return found
+    freed = [entry for entry in first.values() if entry.action == free]
+    return [*freed, *(each for each in at_end if each.address not in first)]
 
 
 def _requests_until_completed(entries: Sequence[Entry]) -> dict[int, int]:

@@ -8,7 +8,7 @@ import pytest
 
 from memlab.analyse.explain.explained import History
 from memlab.analyse.explain.placements import ROUNDING, Part, by_kind, timeline
-from memlab.analyse.explain.snapshot import Entry, LiveBlock, Snapshot
+from memlab.analyse.explain.snapshot import AtEnd, Entry, Snapshot
 from memlab.analyse.explain.snapshot_trace import trace_of
 from memlab.prediction.memory.ledger import by_kind as kinds_of
 from memlab.prediction.memory.ledger import moments
@@ -95,7 +95,7 @@ def test_an_out_of_memory_ends_it():
 
 
 def test_a_history_has_a_clock():
-    live = [LiveBlock(64, 512, 0, ())]
+    live = [AtEnd(64, 512, 0, ())]
     entries = [
         Entry("segment_alloc", 1 << 30, 2 * MIB, 0, (), "", 5_000_000),
         Entry("alloc", 1 << 30, 1024, 0, (), "", 5_000_002),
