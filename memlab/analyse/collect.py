@@ -44,14 +44,13 @@ def collect(paths: Sequence[str | os.PathLike]) -> Collection:
         root = os.path.realpath(path)
         if not os.path.isdir(root):
             raise MemlabError(f"{os.fspath(path)}: no such folder. Give run folders, or folders that hold them.")
-        known, found = run_cache.load(root), list(_walk(root))
-        stamps = dict(each for each in found if not isinstance(each, Skipped))
+        known, stamps = run_cache.load(root), dict(_walk(root, collection.skipped))
         here = [path for path in stamps if path not in seen]
         seen.update(here)
         rows = {path: known[path] for path in here if path in known and known[path][1:3] == stamps[path]}
         read = _read_all([(path, stamps[path]) for path in here if path not in rows])
         new = [row for row in read if not isinstance(row, Skipped)]
-        collection.skipped += [each for each in (*found, *read) if isinstance(each, Skipped)]
+        collection.skipped += [each for each in read if isinstance(each, Skipped)]
         parts: dict[str, dict[str, Any]] = {}
         collection.runs += [run_cache.unpack(row, parts) for row in (*rows.values(), *new)]
         gone = known.keys() - stamps.keys()
@@ -83,35 +82,35 @@ def read_run(path: str | os.PathLike) -> RunView:
     return view_of(folder.read_record(), str(folder))
 
 
-def _walk(root: str) -> Iterator[tuple[str, run_cache.Stamp] | Skipped]:
-    """Yield every run folder with the stamp of its record, and every skipped place. Never follows links."""
+def _walk(root: str, skipped: list[Skipped]) -> Iterator[tuple[str, run_cache.Stamp]]:
+    """Yield every run folder with the stamp of its record. Adds to ``skipped``. Never follows links."""
     waiting = [root]
     while waiting:
         folder = waiting.pop()
         if any("\ud800" <= letter <= "\udfff" for letter in folder):  # Python's stand-ins for bytes that are not UTF-8
-            yield Skipped(os.fsencode(folder).decode(errors="replace"), "the folder's name is not UTF-8")
+            skipped.append(Skipped(os.fsencode(folder).decode(errors="replace"), "the folder's name is not UTF-8"))
             continue
         try:
             record = os.lstat(os.path.join(folder, RunFolder.RECORD))
         except OSError:
-            yield from _below(folder, root, waiting)
+            _look_below(folder, root, waiting, skipped)
             continue
         yield folder, (record.st_mtime_ns, record.st_size)
 
 
-def _below(folder: str, root: str, waiting: list[str]) -> Iterator[Skipped]:
-    """Add the subfolders of a folder without a record to ``waiting``; yield the places that are skipped."""
+def _look_below(folder: str, root: str, waiting: list[str], skipped: list[Skipped]) -> None:
+    """Add the subfolders of a folder without a record to ``waiting``, and places that are not read to ``skipped``."""
     try:
         with os.scandir(folder) as listing:
             entries = sorted(listing, key=lambda entry: entry.name, reverse=True)
     except OSError as error:
-        yield Skipped(folder, f"cannot be listed ({error.strerror})")
+        skipped.append(Skipped(folder, f"cannot be listed ({error.strerror})"))
         return
     if any(entry.name == RunFolder.PLAN for entry in entries):
-        yield Skipped(folder, f"no {RunFolder.RECORD}: the run is not over, or was killed")
+        skipped.append(Skipped(folder, f"no {RunFolder.RECORD}: the run is not over, or was killed"))
         return
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             waiting.append(entry.path)
         elif entry.is_symlink() and os.path.isdir(entry.path) and not Path(entry.path).resolve().is_relative_to(root):
-            yield Skipped(entry.path, "a link to another folder; links are not followed")
+            skipped.append(Skipped(entry.path, "a link to another folder; links are not followed"))

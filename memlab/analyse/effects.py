@@ -241,12 +241,11 @@ def name_of(run: RunView) -> str:
 
 
 def _quantities_by_tokens(by_length: RunsByLength, quantities: QuantitiesOf) -> dict[int, dict[str, Quantity]]:
-    ok = {
-        tokens: [quantities(run) for run in repeats if run.fits_and_lasts]
+    return {
+        tokens: merge_repeats([quantities(run) for run in repeats if run.fits_and_lasts])
         for tokens, repeats in sorted(by_length.items())
         if _ending(repeats) == "ok"
     }
-    return {tokens: merge_repeats(found) for tokens, found in ok.items()}
 
 
 def _at(table: Mapping[int, Mapping[str, Quantity]], tokens: int) -> Mapping[str, Quantity] | None:

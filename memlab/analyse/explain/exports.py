@@ -203,7 +203,7 @@ class _PredictedStep:
         self.phases, self.modules = _phases_and_modules(rank.history.trace)
 
     def events(self) -> Iterator[Event]:
-        yield _named(self.rank, "process_name", STEP, self.name)
+        yield _metadata(self.rank, "process_name", STEP, name=self.name)
         yield from self._row(
             STEP, "step", [_slice(self.rank, STEP, "predicted step", Interval(0, 0.0, self.step.seconds))]
         )
@@ -223,8 +223,8 @@ class _PredictedStep:
         """Yield the slices of a row that take a nanosecond at least, with its name if there are any."""
         found = [each for each in slices if each["dur"]]
         if found:
-            yield _named(self.rank, "thread_name", row, name)
-            yield {**_named(self.rank, "thread_sort_index", row, ""), "args": {"sort_index": row}}
+            yield _metadata(self.rank, "thread_name", row, name=name)
+            yield _metadata(self.rank, "thread_sort_index", row, sort_index=row)
             yield from found
 
     def _host(self) -> Iterator[Event]:
@@ -326,8 +326,8 @@ def _whole(intervals: Sequence[Interval]) -> Interval:
     return intervals[0]._replace(end=intervals[-1].end)
 
 
-def _named(rank: Explained, what: str, row: int, name: str) -> Event:
-    return {"ph": "M", "name": what, "pid": rank.rank, "tid": row, "args": {"name": name}}
+def _metadata(rank: Explained, what: str, row: int, **args: Any) -> Event:
+    return {"ph": "M", "name": what, "pid": rank.rank, "tid": row, "args": args}
 
 
 def _slice(rank: Explained, row: int, name: str, interval: Interval, **args: Any) -> Event:
@@ -366,8 +366,8 @@ def _measured(rank: Explained) -> tuple[list[Event], dict[str, Any]]:
         raise RecordError(f"rank {rank.rank}: the recorded history has no clock.")
     seconds = memory.seconds
     events = [
-        _named(rank, "process_name", STEP, f"rank {rank.rank}, measured"),
-        _named(rank, "thread_name", HOST, "host: parts of the run"),
+        _metadata(rank, "process_name", STEP, name=f"rank {rank.rank}, measured"),
+        _metadata(rank, "thread_name", HOST, name="host: parts of the run"),
     ]
     for part in memory.parts:
         interval = Interval(0, seconds[part.begin], seconds[min(part.end, len(seconds) - 1)])

@@ -97,13 +97,13 @@ def stray_contexts(rank: Explained) -> Iterator[Finding]:
 
 def growth(trace: Trace, of_run: GrowthOfRun | None = None) -> list[Finding]:
     """What grows over steps and over the batches of an evaluation. ``of_run``: what the meters found to grow."""
-    grown = ((GROWS_OVER_STEPS, growth_over_steps(trace)), (GROWS_IN_EVALUATION, growth_in_evaluation(trace)))
-    found = [_of_growth(name, places) for name, places in grown if places]
-    if of_run is None:
-        return found
-    over_steps = next((each for each in found if each.name == GROWS_OVER_STEPS), None)
-    over_steps = over_steps or Finding(GROWS_OVER_STEPS, of_run["bytes_per_step"], times=of_run["steps_seen"])
-    return [replace(over_steps, grown=of_run), *(each for each in found if each.name != GROWS_OVER_STEPS)]
+    grown = {GROWS_OVER_STEPS: growth_over_steps(trace), GROWS_IN_EVALUATION: growth_in_evaluation(trace)}
+    found = {name: _of_growth(name, places) for name, places in grown.items() if places}
+    if of_run is not None:
+        seen = Finding(GROWS_OVER_STEPS, of_run["bytes_per_step"], times=of_run["steps_seen"])
+        over_steps = replace(found.pop(GROWS_OVER_STEPS, seen), grown=of_run)
+        return [over_steps, *found.values()]
+    return list(found.values())
 
 
 def _of_growth(name: str, places: Sequence[GrowingPlace]) -> Finding:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from memlab.analyse.explain.accounting import Share
@@ -97,13 +99,11 @@ def last_parts(ends: Sequence[PartEnd], failed_at_us: float) -> tuple[LastPart, 
     """Return the last parts of the run, those of one phase and step together. ``failed_at_us``: when the request
     failed, in microseconds of the host's clock."""
     found: list[LastPart] = []
-    for end in ends:
-        peaks = end["peak_allocated"], end["peak_reserved"]
-        if found and found[-1][:2] == (end["phase"], end["step"]):
-            before = found.pop()
-            peaks = max(peaks[0], before.peak_allocated), max(peaks[1], before.peak_reserved)
-        seconds = (failed_at_us - 1e6 * end["ended_at"]) / 1e6
-        found.append(LastPart(end["phase"], end["step"], seconds, end["allocated"], *peaks))
+    for (phase, step), members in groupby(ends, itemgetter("phase", "step")):
+        own = list(members)
+        seconds = (failed_at_us - 1e6 * own[-1]["ended_at"]) / 1e6
+        peaks = (max(map(itemgetter(key), own)) for key in ("peak_allocated", "peak_reserved"))
+        found.append(LastPart(phase, step, seconds, own[-1]["allocated"], *peaks))
     return tuple(found[-LAST:])
 
 

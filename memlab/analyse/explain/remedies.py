@@ -11,7 +11,7 @@ from memlab.core.record import PREDICTED, Record
 from memlab.core.sizes import UNLIMITED
 from memlab.planner.changed_runs import ChangedRuns, PredictedRun
 from memlab.planner.changes import Change
-from memlab.prediction.memory.ledger import SLACK
+from memlab.prediction.memory.ledger import SLACK, by_kind
 from memlab.prediction.memory.rank_results import gpu_memory, needs
 from memlab.prediction.time.calibrate import resolve
 from memlab.prediction.time.step_time import StepTime, predict_step_time, predict_steps
@@ -90,8 +90,7 @@ def choose(changes: Sequence[Change], held: Mapping[str, int], most: int) -> tup
 
 def held_at_the_peak(rank: Explained) -> dict[str, int]:
     """Return the bytes of each kind at the peak, and of the allocator's slack."""
-    kinds = {share.name: share.nbytes for share in accounting.by_kind(rank.peak.holdings).parts}
-    return {**kinds, SLACK: rank.peak.slack.total}
+    return {**by_kind(rank.peak.holdings), SLACK: rank.peak.slack.total}
 
 
 def needs_of(run: PredictedRun) -> NeededPeaks:
