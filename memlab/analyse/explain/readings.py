@@ -23,8 +23,7 @@ def main() -> None:
         for rank in ranks:
             snapshot = read_snapshot(folder.snapshot_file(rank))
             made = handles_made(snapshot.entries)
-            _, driver = read_marks(folder.memory_marks(rank))
-            readings = driver.on(snapshot.device)["readings"]
+            readings = read_marks(folder.memory_marks(rank)).told_of(snapshot.device)["readings"]
             for last, now in zip([None, *readings], readings, strict=False):
                 handle = last is not None and any(last["until_us"] <= time <= now["time_us"] for time in made)
                 what = (now["phase"] or "", now["module"], now["call"] or "", int(handle))

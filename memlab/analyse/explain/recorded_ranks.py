@@ -6,7 +6,7 @@ The metadata of both (phases, owners, driver readings) is in rankN.memory_marks.
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
 from pathlib import Path
@@ -74,28 +74,12 @@ class MarksFile(_OutOfMemoryMarks):
     snapshot_sha256: str
 
 
-@dataclass(frozen=True)
-class ToldByDriver:
-    """What the driver told a rank. ``pid``: of its process. ``device``: its index of the GPU that it used at the end.
-    ``devices``: index of a GPU on which it had a context -> what was read there."""
-
-    pid: str
-    device: int
-    devices: Mapping[int, GpuMarks]
-
-    def on(self, device: int) -> GpuMarks:
-        return self.devices.get(device, GpuMarks(gpu=None, before=None, readings=[]))
-
-
-def read_marks(path: Path) -> tuple[Marks, ToldByDriver]:
-    """Read the marks, and the readings of the driver's figure.
-
-    Raises :class:`RecordError` for a file of another form.
-    """
+def read_marks(path: Path) -> Marks:
+    """Read the marks. Raises :class:`RecordError` for a file of another form."""
     values = read_json(path)
     try:
         check_of(MarksFile)(values)
-        marks = Marks(
+        return Marks(
             pieces=[
                 (piece["phase"] or "", Piece(piece["step"], piece["where"], piece["ends_phase"]))
                 for piece in values["pieces"]
@@ -106,10 +90,10 @@ def read_marks(path: Path) -> tuple[Marks, ToldByDriver]:
             import_paths=list(filter(None, values["import_paths"])),
             last_parts=values.get("last_parts"),
             snapshot_sha256=values["snapshot_sha256"],
+            pid=str(values["outside"]["pid"]),
+            device=values["device"],
+            gpus={int(index): told for index, told in values["outside"]["devices"].items()},
         )
-        outside = values["outside"]
-        devices = {int(index): told for index, told in outside["devices"].items()}
-        return marks, ToldByDriver(str(outside["pid"]), values["device"], devices)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
 
@@ -158,7 +142,7 @@ class RecordedRanks:
 
     def _explain_files(self, rank: int, snapshot_file: Path, marks_file: Path) -> Explained:
         snapshot = read_snapshot(snapshot_file)
-        marks, driver = read_marks(marks_file)
+        marks = read_marks(marks_file)
         measured = trace_of(snapshot, rank, len(self.numbers), marks)
         if not (snapshot.entries and measured.trace.events):
             raise RecordError(f"{snapshot_file}: the history is empty: nothing was allocated on the GPU")
@@ -167,7 +151,7 @@ class RecordedRanks:
         with open_regular(snapshot_file) as content:
             if hashlib.file_digest(content, "sha256").hexdigest() != marks.snapshot_sha256:
                 raise RecordError(f"{marks_file}: not from the recording of {snapshot_file.name}")
-        told = driver.on(snapshot.device)
+        told = marks.told_of(snapshot.device)
         settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
         try:
             options = parse(settings)
@@ -177,7 +161,7 @@ class RecordedRanks:
         history = History(measured.trace, settings, recorder, measured.seconds)
         others = [] if told["gpu"] is None else self._processes
         strays = {pid: number for number, pid, gpu in others if gpu not in (None, told["gpu"])}
-        outside = Outside(told, driver.pid, handles_made(snapshot.entries), strays)
+        outside = Outside(told, marks.pid, handles_made(snapshot.entries), strays)
         begins = measured.seconds or [0.0] * len(measured.trace.events)
         until_us = [snapshot.entries[0].time_us + 1e6 * end for end in (*begins[1:], inf)]
         device = MeasuredDevice(outside, measured.reserved, until_us, snapshot.device, snapshot.elsewhere)
@@ -195,8 +179,8 @@ class RecordedRanks:
         found: list[tuple[int, str, int | None]] = []
         for rank in sorted(self._with_history):
             with suppress(RecordError):  # damaged marks end the explanation of their own rank
-                _, driver = read_marks(self._folder.memory_marks(rank))
-                found.append((rank, driver.pid, driver.on(driver.device)["gpu"]))
+                marks = read_marks(self._folder.memory_marks(rank))
+                found.append((rank, marks.pid, marks.told_of(marks.device)["gpu"]))
         return found
 
 

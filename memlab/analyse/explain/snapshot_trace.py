@@ -13,6 +13,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TypedDict
 
+from memlab.analyse.explain.outside import GpuMarks
 from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, AtEnd, Entry, Frame, Snapshot, Stack
 from memlab.core.grouping import grouped
 from memlab.core.sizes import MIB
@@ -163,7 +164,8 @@ class Marks:
     ``folder``: the command's working folder. ``first``: number of the first of the ``pieces``; those before it are not
     kept. ``import_paths``: folders that the command imported from; empty if they are not known. ``last_parts``: those
     before an out-of-memory without a history, whose only entry is the failed request; ``None`` with a history.
-    ``snapshot_sha256``: of the snapshot's file.
+    ``snapshot_sha256``: of the snapshot's file. ``pid``: of the process. ``device``: its index of the GPU that it used
+    at the end. ``gpus``: index of a GPU on which it had a context -> what the driver told of it.
     """
 
     pieces: Sequence[tuple[str, Piece]] = ()
@@ -173,6 +175,13 @@ class Marks:
     import_paths: Sequence[str] = ()
     last_parts: Sequence[PartEnd] | None = None
     snapshot_sha256: str = ""
+    pid: str = ""
+    device: int = 0
+    gpus: Mapping[int, GpuMarks] = field(default_factory=dict)
+
+    def told_of(self, device: int) -> GpuMarks:
+        """Return what the driver told of a GPU."""
+        return self.gpus.get(device, GpuMarks(gpu=None, before=None, readings=[]))
 
 
 @dataclass(frozen=True)

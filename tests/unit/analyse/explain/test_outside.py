@@ -204,14 +204,14 @@ def test_readings_are_taken_from_the_marks(tmp_path):
     first = {"time_us": 5, "until_us": 9, "phase": None, "module": "", "call": "set_device", "used_bytes": 10}
     first |= {"reserved_bytes": 4, "processes": {"7": 8, "1": 2}}
     values = {"pieces": [], "first_piece": 3, "outside": one_gpu({"used_bytes": 1, "processes": {}}, [first])}
-    found, driver = marks(tmp_path, values)
+    found = marks(tmp_path, values)
     assert found.first == 3
-    assert driver.on(0) == values["outside"]["devices"]["0"] and outside_bytes(driver.on(0)["readings"][0]) == 6
+    assert found.told_of(0) == values["outside"]["devices"]["0"] and outside_bytes(found.told_of(0)["readings"][0]) == 6
     devices = values["outside"]["devices"]
     devices["1"] = devices.pop("0") | {"gpu": 5}
-    driver = marks(tmp_path, values | {"device": 1})[1]
-    assert (driver.pid, driver.device) == ("7", 1)
-    assert driver.on(1) == devices["1"] and driver.on(0)["readings"] == []
+    found = marks(tmp_path, values | {"device": 1})
+    assert (found.pid, found.device) == ("7", 1)
+    assert found.told_of(1) == devices["1"] and found.told_of(0)["readings"] == []
     first.pop("call")
     with pytest.raises(RecordError, match="not the marks of a memory history"):
         marks(tmp_path, values)
