@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from memlab.core.record import Record, trained_model
+from memlab.core.record import Record, arguments_of, trained_model
 
 
 class Extent(NamedTuple):
@@ -25,7 +25,7 @@ def extent(record: Record) -> Extent | None:
     if end := (command.get("growth") or {}).get("end_step"):
         return Extent("", end)
     facts: Mapping[str, Any] = next((rank["attached"] for rank in record.ranks if rank["attached"]), {})
-    arguments = (facts.get("training_arguments") or {}).get("values") or {}
+    arguments = arguments_of(facts)
     if (arguments.get("max_steps") or 0) > 0:
         return Extent("", arguments["max_steps"])
     epoch = next((one for one in over_ranks(command.get("epochs") or ()) if one["purpose"] == "training"), None)

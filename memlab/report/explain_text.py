@@ -382,7 +382,7 @@ def _last_events(events: Sequence[LastEvent]) -> TextTable:
         (
             "-" if event.seconds is None else f"{event.seconds:.3f}",
             units.gib(event.nbytes),
-            event.action.value + ("" if event.site is None else f": {described(event.site)}"),
+            event.action + ("" if event.site is None else f": {described(event.site)}"),
         )
         for event in events
     ]

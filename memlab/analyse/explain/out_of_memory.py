@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -23,18 +22,16 @@ LEAST = MIB
 """Least size of a request that is told, in bytes."""
 
 
-class MemoryAction(Enum):
-    REQUESTED = "requested"
-    FREED = "freed"
-    GIVEN_BACK = "given back to the device"
+REQUESTED, FREED, GIVEN_BACK = "requested", "freed", "given back to the device"
+"""What a :class:`LastEvent` did, in words."""
 
 
 @dataclass(frozen=True)
 class LastEvent:
-    """``site``: of the request; ``None`` for segments that the allocator gave back. ``seconds``: before the failure;
-    ``None`` if no clock is known."""
+    """``action``: one of the words above. ``site``: of the request; ``None`` for segments that the allocator gave back.
+    ``seconds``: before the failure; ``None`` if no clock is known."""
 
-    action: MemoryAction
+    action: str
     nbytes: int
     site: Site | None
     seconds: float | None
@@ -121,10 +118,10 @@ def last_events(
         event = events[index]
         seconds = None if seconds_before is None else seconds_before[index]
         if isinstance(event, EmptyCache):  # also by the allocator itself, before it gives up
-            found.append(LastEvent(MemoryAction.GIVEN_BACK, reserved[index - 1] - reserved[index], None, seconds))
+            found.append(LastEvent(GIVEN_BACK, reserved[index - 1] - reserved[index], None, seconds))
         elif isinstance(event, Alloc | Free):
             of = requests[event.key]
-            action = MemoryAction.REQUESTED if isinstance(event, Alloc) else MemoryAction.FREED
+            action = REQUESTED if isinstance(event, Alloc) else FREED
             if of.nbytes >= LEAST:
                 found.append(LastEvent(action, of.nbytes, trace.sites[of.site], seconds))
         if len(found) == LAST:

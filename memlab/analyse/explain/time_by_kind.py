@@ -21,6 +21,7 @@ from memlab.prediction.time.step_time import OWN_PYTHON
 from memlab.prediction.time.work_kinds import COMMUNICATION, COPIES, KINDS, item_kinds, kernel_kind
 from memlab.runs.folder import RunFolder
 from memlab.runs.operator_profile import PROFILED_RANK, OperatorProfile, OperatorTime, read_operators
+from memlab.simulator.trace.events import of_kinds
 from memlab.simulator.trace.trace_format import Trace
 from memlab.simulator.trace.work_items import Collective, Copy, KernelLaunch
 
@@ -129,8 +130,7 @@ def predicted_step(config: Config, trace: Trace) -> StepByKind:
     costs = LOWER_BOUND if calibration is None else calibration.costs
     found = step_intervals(config, trace.work, costs)
     kinds = item_kinds(trace)
-    on_device = KernelLaunch | Copy | Collective
-    counts = Counter(kinds[index] for index, item in enumerate(trace.work) if isinstance(item, on_device))
+    counts = Counter(kinds[index] for index, _ in of_kinds(trace.work, KernelLaunch, Copy, Collective))
     seconds: defaultdict[str, float] = defaultdict(float)
     for intervals in found.streams.values():
         for each in intervals:

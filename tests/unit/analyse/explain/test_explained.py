@@ -121,7 +121,7 @@ def test_a_step_whose_first_request_finds_no_room_is_explained():
     assert rank.oom.part.phase == "forward"
     assert (rank.oom.request.nbytes, rank.oom.request.free_on_device) == (80 * MIB, 70 * MIB)
     assert rank.oom.request.site is sites[1] and not rank.oom.is_fragmentation
-    assert [(event.action.value, event.nbytes // MIB) for event in rank.oom.last] == [
+    assert [(event.action, event.nbytes // MIB) for event in rank.oom.last] == [
         *(("requested", 30), ("requested", 40), ("freed", 40), ("given back to the device", 40))
     ]
     text = " ".join(printed(rank).split())

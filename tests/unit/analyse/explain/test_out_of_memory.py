@@ -9,7 +9,7 @@ from rich.console import Console
 
 from memlab.analyse.explain.accounting import UNEXPLAINED
 from memlab.analyse.explain.explained import fullest
-from memlab.analyse.explain.out_of_memory import MemoryAction
+from memlab.analyse.explain.out_of_memory import FREED, REQUESTED
 from memlab.analyse.explain.recorded_ranks import RecordedRanks
 from memlab.report.explain_text import show_explained
 from memlab.runs.folder import RunFolder
@@ -100,10 +100,10 @@ def test_who_held_what_adds_up_to_the_drivers_figure(rank):
 def test_the_last_events_come_in_order_with_their_time_before_the_failure(rank):
     found = [(event.action, event.nbytes // MIB, event.site.where, event.seconds) for event in rank.oom.last]
     assert found == [
-        (MemoryAction.REQUESTED, 40, "train.py:3", pytest.approx(0.5)),
-        (MemoryAction.REQUESTED, 30, "train.py:7", pytest.approx(0.3)),
-        (MemoryAction.REQUESTED, 20, "train.py:8", pytest.approx(0.2)),
-        (MemoryAction.FREED, 30, "train.py:7", pytest.approx(0.1)),
+        (REQUESTED, 40, "train.py:3", pytest.approx(0.5)),
+        (REQUESTED, 30, "train.py:7", pytest.approx(0.3)),
+        (REQUESTED, 20, "train.py:8", pytest.approx(0.2)),
+        (FREED, 30, "train.py:7", pytest.approx(0.1)),
     ]
 
 
