@@ -150,7 +150,7 @@ def run_hydra() -> int:
     task = HydraTask()
     try:
         hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
-        if HydraConfig.initialized() and not task.began:  # after --cfg, which has printed without memlab's checks
+        if flags.cfg:  # it has printed without memlab's checks
             _ = HydraConfig.get().run.dir
     except (*HYDRA_ERRORS, MemlabError) as error:
         if task.ran:

@@ -231,6 +231,12 @@ def test_a_sweep_leaves_table_and_page_whatever_launcher_and_sweeper_ran(multiru
         assert (tmp_path / "place" / "report.html").exists()
 
 
+def test_a_sweep_may_give_a_value_that_has_no_default(multirun):
+    words = ("model=hf", "model.path=/a,/b", "offload=param", "mode=predict")
+    code, out = multirun(*words, *BASIC, "hydra/sweeper=basic")
+    assert (code, "2 points; " in out) == (0, True)
+
+
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit, ValueError])
 def test_table_and_page_are_left_however_a_sweep_ends(multirun, tmp_path, monkeypatch, ending):
     run = experiments.run_single
