@@ -10,16 +10,15 @@ from memlab.core.record import EARLY, RankResult, Record
 from memlab.core.record_schema import SandboxEffects
 from memlab.core.summary import Work
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
-from memlab.launch.user_command.measure import command_record, fields_of_command, plan_found, plan_of
+from memlab.launch.user_command.measure import command_record, plan_found, plan_of
 from memlab.prediction.memory.rank_results import Estimate, needs, rank_results
 from memlab.prediction.memory.shared_gpus import gpus_of_ranks
-from memlab.prediction.prediction import judged
+from memlab.prediction.prediction import NOWHERE, judged
 from memlab.prediction.time.calibrate import resolve
 from memlab.prediction.time.step_time import predict_steps, usual_steps
 from memlab.prediction.traces.store import code_digest
 from memlab.simulator.rank.unpredictable import NAME
 from memlab.simulator.trace.trace_format import Traces
-from memlab.system.machine import Machine
 
 Rows = list[dict[str, Any]]
 
@@ -87,8 +86,7 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     paid, used = command.hardware.gpus, config.hardware.gpus
     if usd := outcome["summary"].get("usd_per_million_tokens"):
         outcome["summary"]["usd_per_million_tokens"] = usd * paid / used
-    fields = fields_of_command(config, outcome["ranks"], rows, command.seconds)
-    outcome["steps"] = {**fields["steps"], "doubts": [], **outcome["steps"]}
+    outcome |= {"source": "predicted", "steps": {"doubts": [], **outcome["steps"]}}
     outcome["timing"]["total_s"] = command.seconds
     facts = {
         "words": list(command.words),
@@ -101,17 +99,15 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     for each in command.meters.values():
         if each["attached"].get("ended") == EARLY:
             facts.setdefault("ended_early", _early_end(each))
-    ranks = {"ranks": fields["ranks"]}
-    record = command_record(plan, outcome["ranks"], Machine(), facts, source="predicted", **(outcome | ranks))
+    record = command_record(plan, outcome.pop("ranks"), rows, command.seconds, facts, NOWHERE, **outcome)
     return replace(record, environment={**record.environment, "predictor": code_digest()}), rows
 
 
 def record_without_traces(status: str, reason: str, words: Sequence[str], steps: int | None, seconds: float) -> Record:
     """Return the record of a command that left no trace. ``seconds``: how long it ran."""
-    plan = plan_of(words)
-    fields = {"source": "predicted", "status": status, "reason": reason}
     facts = {"words": list(words), "steps": steps}
-    return command_record(plan, [], Machine(), facts, **fields, **fields_of_command(plan.config, [], {}, seconds))
+    fields = {"source": "predicted", "status": status, "reason": reason}
+    return command_record(plan_of(words), [], {}, seconds, facts, NOWHERE, **fields)
 
 
 def estimate_of(command: TracedCommand) -> Estimate:

@@ -39,12 +39,8 @@ def measure(folder: str | os.PathLike, force: bool = False) -> Iterator[None]:
             install.remove(run.path)
             job.start(sys.orig_argv)
         file = begin_by_hand(MeterOptions(str(run)))
-        try:
-            yield
-        except BaseException as error:
-            _end(file, run, error, began)
-            raise
-        _end(file, run, None, began)
+        held.push(lambda kind, error, traceback: _end(file, run, error, began))
+        yield
 
 
 def callback(folder: str | os.PathLike | None = None, force: bool = False) -> Any:

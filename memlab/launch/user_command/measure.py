@@ -15,7 +15,7 @@ from typing import Any
 
 import memlab
 from memlab.core.command_template import DEEPSPEED_JSON, TRAINING_ARGS, command_environment, filled, given, template
-from memlab.core.config import Config, flat, to_dict
+from memlab.core.config import flat, to_dict
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.growth import with_growth
 from memlab.core.plan import Plan, config_hash, run_id
@@ -27,7 +27,7 @@ from memlab.launch.launcher_line import free_port
 from memlab.launch.orphans import exclusively
 from memlab.launch.streams import ToLog, ToTerminal
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
-from memlab.launch.user_command.supervise import Finished, SupervisedCommand, supervise
+from memlab.launch.user_command.supervise import Finished, supervise
 from memlab.meters.options import PROFILED_STEPS, PROFILER_WARMUP, MeterOptions
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, record_of
@@ -38,28 +38,28 @@ from memlab.system.machine import Gpu, Machine, detect
 
 
 def command_record(
-    plan: Plan, files: Sequence[Mapping[str, Any]], machine: Machine, facts: Mapping[str, Any], **fields: Any
+    plan: Plan,
+    ranks: Sequence[dict[str, Any]],
+    rows: Mapping[int, Sequence[dict[str, Any]]],
+    seconds: float,
+    facts: Mapping[str, Any],
+    machine: Machine,
+    **fields: Any,
 ) -> Record:
     """Build the record of a command that was measured or predicted.
 
-    ``files``: of the ranks. ``facts``: ``Record.command``. ``fields``: as of :func:`record_of`.
+    ``ranks``: their files. ``rows``: rank -> the rows of its steps. ``seconds``: how long the command ran. ``facts``:
+    ``Record.command``. ``fields``: as of :func:`record_of`; they count before those that follow from the files.
     """
-    environment = environment_of(files, machine)
-    fields = {"fingerprint": hashed([config_hash(plan.config, plan.unknown_config), environment]), **fields}
-    command = {"words": [], "exit_code": 0, "steps": None, "disagreements": [], **facts}
-    return with_growth(record_of(plan, environment, command=command, **fields))
-
-
-def fields_of_command(
-    config: Config, ranks: Sequence[dict[str, Any]], rows: Mapping[int, Sequence[dict[str, Any]]], seconds: float
-) -> dict[str, Any]:
-    """Return :func:`fields_of_ranks` with the rows of the steps. ``rows``: rank -> its rows."""
     steps = over_ranks(rows)
     measured = steps[len(slowest(ranks, "warmup_seconds")) :]
     work = Work(*(_mean([row[key] for row in measured]) for key in ("samples", "tokens")))
-    fields = fields_of_ranks(config, ranks, seconds, work)
-    fields["steps"]["rows"] = for_record(steps)
-    return fields
+    found = fields_of_ranks(plan.config, ranks, seconds, work)
+    environment = environment_of(ranks, machine)
+    found["fingerprint"] = hashed([config_hash(plan.config, plan.unknown_config), environment])
+    fields["steps"] = {**found["steps"], "rows": for_record(steps), **fields.get("steps", {})}
+    command = {"words": [], "exit_code": 0, "steps": None, "disagreements": [], **facts}
+    return with_growth(record_of(plan, environment, command=command, **(found | fields)))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -119,7 +119,7 @@ def measure(
         job.start(list(words))
         streams = ToTerminal(folder.launcher_log)
         limit = math.inf if timeout_s is None else timeout_s
-        finished = supervise(SupervisedCommand(words, os.environ, streams, options), folder, lambda: limit)
+        finished = supervise(words, os.environ, streams, options, folder, limit, LaunchControl())
         return write_record(finished, job, words, options.steps)
 
 
@@ -149,9 +149,8 @@ def write_record(
     plan, disagreements = beside(job.plan, found) if is_composed else (plan_found(found), [])
     known = {"fingerprint": fingerprint(job.plan, machine)} if is_composed else {}
     facts = {"words": list(words), "exit_code": finished.exit_code, "steps": steps, "disagreements": disagreements}
-    fields = fields_of_command(plan.config, finished.ranks, finished.rows, finished.seconds)
-    ended = {"status": finished.status, "reason": finished.reason}
-    record = command_record(plan, finished.ranks, machine, facts, source="measured", **ended, **fields, **known)
+    ended = {"source": "measured", "status": finished.status, "reason": finished.reason}
+    record = command_record(plan, finished.ranks, finished.rows, finished.seconds, facts, machine, **ended, **known)
     keep_what_was_found(finished.ranks, job.folder)
     job.folder.finish(record)
     keep_operators(job.folder, PROFILED_RANK)
@@ -215,8 +214,8 @@ def launch_command(job: Job, machine: Machine, gpus: Sequence[Gpu], control: Lau
     steps, profiles = config.measure.warmup + config.measure.steps, config.measure.profile
     last = steps + (PROFILER_WARMUP + PROFILED_STEPS if profiles else 0)
     options = MeterOptions(steps=last, profile=steps if profiles else None, warmup=config.measure.warmup)
-    command = SupervisedCommand(words, environment, ToLog(folder.launcher_log), options)
-    finished = supervise(command, folder, lambda: config.measure.timeout_s, control.reason_to_end, control.stop)
+    log = ToLog(folder.launcher_log)
+    finished = supervise(words, environment, log, options, folder, config.measure.timeout_s, control)
     record = write_record(finished, job, words, steps, machine)
     if finished.survivors:
         control.stop.set()  # they may still hold memory, which would change every later measurement

@@ -3,15 +3,15 @@
 import os
 import signal
 import sys
-import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memlab.core.errors import FolderError
 from memlab.files.disk import explained
+from memlab.launch.launch_control import LaunchControl
 from memlab.launch.orphans import noted
 from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.process import Ended, Launch
@@ -25,16 +25,6 @@ from memlab.system.deadman import remove_folder
 LEAVE_S = 10.0
 """Seconds that the processes of a command may take to end by themselves: after its first process has ended, or after
 a signal."""
-
-
-@dataclass(frozen=True)
-class SupervisedCommand:
-    """A command to run. ``options``: what its ranks measure, and when they end."""
-
-    words: Sequence[str]
-    environment: Mapping[str, str]
-    streams: Streams
-    options: MeterOptions
 
 
 @dataclass
@@ -52,42 +42,44 @@ class Finished:
 
 
 def supervise(
-    command: SupervisedCommand,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    streams: Streams,
+    options: MeterOptions,
     folder: RunFolder,
-    deadline: Callable[[], float],
-    enough: Callable[[], str | None] = lambda: None,
-    stop: threading.Event | None = None,
+    timeout_s: float,
+    control: LaunchControl,
 ) -> Finished:
-    """Run a command to its end.
+    """Run a command to its end, ``timeout_s`` seconds at most.
 
-    ``deadline`` and ``stop`` are those of :meth:`Launch.wait`. ``enough`` is polled; a reason ends the command. Raises
-    :class:`FolderError` before anything runs if the meters cannot be put into the folder.
+    ``options``: what its ranks measure, and when they end. ``control`` may end it earlier. Raises :class:`FolderError`
+    before anything runs if the meters cannot be put into the folder.
     """
     kills, token = host_oom_kills(), uuid.uuid4().hex
     reasons: list[str] = []
 
     def linger() -> float | None:
-        reasons.extend(filter(None, [enough()]))
+        reasons.extend(filter(None, [control.reason_to_end()]))
         return 0.0 if reasons else None
 
     with explained(FolderError, folder.path, "Nothing was started: "):
-        options = replace(command.options, folder=str(folder.path), started_at=time.time())
+        options = replace(options, folder=str(folder.path), started_at=time.time())
         remove_folder(folder.own_folder(install.FOLDER))
         install.install(folder.path, options)
-    environment = install.environment(command.environment, folder.path)
-    with noted([folder], token), Launch(command.words, environment, command.streams, token) as launch:
+    environment = install.environment(environment, folder.path)
+    with noted([folder], token), Launch(words, environment, streams, token) as launch:
         ended = None
         try:
-            ended = launch.wait(deadline, linger, stop or threading.Event())
+            ended = launch.wait(lambda: timeout_s, linger, control.stop)
             if reasons:
                 ended = Ended("interrupted", None, launch.seconds, why=reasons[0])
             elif ended.how == "exited":
                 launch.leave(LEAVE_S)
         except KeyboardInterrupt as signalled:
-            launch.tell(_signal_to_pass_on(signalled, command.streams))
+            launch.tell(_signal_to_pass_on(signalled, streams))
             launch.leave(LEAVE_S)
             ended = ended or Ended("interrupted", None, launch.seconds)
-    ooms, warmup = host_oom_kills() - kills, command.options.warmup or 1
+    ooms, warmup = host_oom_kills() - kills, options.warmup or 1
     finished = read_finished(folder, ended, ooms, install.has_loaded(folder.path), warmup)
     install.remove(folder.path)
     return replace(finished, survivors=launch.survivors)
