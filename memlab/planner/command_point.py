@@ -14,7 +14,7 @@ from memlab.core.plan import Plan
 from memlab.core.record import FINAL, Record
 from memlab.files.disk import cache_folder
 from memlab.launch.launch_control import LaunchControl
-from memlab.launch.user_command.found_config import found_config
+from memlab.launch.user_command.found_config import found_values
 from memlab.launch.user_command.measure import beside, point_words
 from memlab.planner.user_command import CommandRun, predicted_record
 from memlab.prediction.prediction import NOWHERE
@@ -107,7 +107,7 @@ def _run(job: Job, words: list[str], control: LaunchControl) -> Record:
 def _as_point(record: Record, job: Job, words: list[str]) -> Record:
     """Return the record with what was composed beside what the script used."""
     rows = {rank["rank"]: read_rows(job.folder.step_rows(rank["rank"])) for rank in record.ranks}
-    plan, disagreements = beside(job.plan, found_config(record.ranks, rows, job.config.training.command))
+    plan, disagreements = beside(job.plan, found_values(record.ranks, rows, job.config.training.command))
     pointed = replace(
         record,
         run_id=plan.run_id,

@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from memlab.core.config import Config, Hardware
+from memlab.core.plan import Plan
 from memlab.core.record import EARLY, RankResult, Record
 from memlab.core.record_schema import SandboxEffects
 from memlab.core.summary import Work
-from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
-from memlab.launch.user_command.measure import command_record, plan_found, plan_of
+from memlab.launch.user_command.found_config import found_values, plan_found
+from memlab.launch.user_command.measure import command_record, plan_of
 from memlab.prediction.memory.rank_results import Estimate, needs, rank_results
 from memlab.prediction.memory.shared_gpus import gpus_of_ranks
 from memlab.prediction.prediction import NOWHERE, judged
@@ -60,12 +61,12 @@ class TracedCommand:
     @property
     def config(self) -> Config:
         """What the script used, on the hardware entry that was asked for."""
-        return _found(self).config
+        return _plan(self).config
 
 
 def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     """Predict memory and time from the traces. Returns the record, and the rows of each rank's steps."""
-    plan = plan_found(_found(command))
+    plan = _plan(command)
     config = plan.config
     calibrations = resolve(config)
     (results,) = rank_results([config], [command.traces], calibrations.host)
@@ -116,16 +117,17 @@ def estimate_of(command: TracedCommand) -> Estimate:
     return needs(config, list(command.traces.values()), resolve(config).host)
 
 
-def _found(command: TracedCommand) -> FoundConfig:
+def _plan(command: TracedCommand) -> Plan:
     meters = [command.meters[rank] for rank in sorted(command.meters)]
-    found = found_config(meters, command.rows, shlex.join(command.words))
-    used = found.config.hardware
-    hardware = asdict(replace(command.hardware, gpus=used.gpus, nodes=used.nodes))
+    hardware = {f"hardware.{key}": value for key, value in asdict(command.hardware).items()}
+    found = found_values(meters, command.rows, shlex.join(command.words))
+    used = {key: found[key] for key in ("hardware.gpus", "hardware.nodes")}
     first = command.traces[min(command.traces)]
-    return from_values(
+    return plan_found(
         {
-            **found.values,
-            **{f"hardware.{key}": value for key, value in hardware.items()},
+            **found,
+            **hardware,
+            **used,
             "allocator.conf": first.allocator_conf if command.allocator_conf is None else command.allocator_conf,
             "measure.steps": max(1, len(first.steps) - 1),  # as of a measured command: without the first step
         }

@@ -14,7 +14,7 @@ from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.plan import make_plan
 from memlab.core.record import RankResult
 from memlab.launch.launcher_line import free_port
-from memlab.launch.user_command.found_config import found_config
+from memlab.launch.user_command.found_config import found_values
 from memlab.launch.user_command.measure import beside
 
 pytestmark = [pytest.mark.cpu, pytest.mark.long(30)]
@@ -118,7 +118,7 @@ def found_in(config: Config, found: dict[str, Any], choices: dict[str, str]):
         "micro_batches": args.gradient_accumulation_steps,
         "padded_length": found.get("max_length") or found["block_size"],
     }
-    seen = found_config([{**rank, "attached": facts_of(found)}], {0: [row]}, config.training.command)
+    seen = found_values([{**rank, "attached": facts_of(found)}], {0: [row]}, config.training.command)
     return seen, beside(make_plan(config, choices), seen)[1]
 
 
@@ -134,7 +134,7 @@ def test_what_was_composed_is_found_in_the_words(case, tmp_path: Path):
     seen, disagreements = found_in(config, found, choices)
     assert disagreements == []
     wanted = {key for key in given(config) if {key, key.partition(".")[0]} & {*FOUND}}
-    assert wanted - seen.values.keys() == set()
+    assert wanted - seen.keys() == set()
     assert found["torch_empty_cache_steps"] == 4
     assert str(tmp_path / "data") in (found["dataset_name"], str(Path(found.get("train_file") or "").parent))
 

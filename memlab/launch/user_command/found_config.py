@@ -7,13 +7,13 @@ if there is none) keep their defaults.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from memlab.core.config import GROUPS, LIBRARIES, Adapter, Checkpointing, Config, Offload, Precision, from_dict, nested
 from memlab.core.deepspeed_json import applies
 from memlab.core.errors import ConfigError
-from memlab.core.plan import NOT_MEASURED
+from memlab.core.plan import NOT_MEASURED, Plan, run_id
 from memlab.core.record import Facts, arguments_of, first_engine, trained_model
 from memlab.core.sizes import GIB
 from memlab.files.conf_files import gpu_here, list_price, matching_option, option_values, shipped_model
@@ -34,23 +34,10 @@ OTHER_OPTIONS = {"hardware": "auto", "predict": "default", "sweep": "none", "tra
 """Group -> option, where the option does not follow from single values."""
 
 
-@dataclass(frozen=True)
-class FoundConfig:
-    """A configuration of which only ``values`` (dotted key -> value) are known.
-
-    ``unknown``: the groups and dotted keys that are not; they hold defaults in ``config``.
-    """
-
-    config: Config
-    choices: dict[str, str]
-    unknown: tuple[str, ...]
-    values: dict[str, Any]
-
-
-def found_config(
+def found_values(
     ranks: Sequence[Mapping[str, Any]], rows: Mapping[int, Sequence[Mapping[str, Any]]], command: str
-) -> FoundConfig:
-    """Translate the files of the ranks, lowest rank first.
+) -> dict[str, Any]:
+    """Translate the files of the ranks, lowest rank first, into dotted keys with their values.
 
     ``rows``: rank -> the rows of its steps. ``command``: the command line that ran. Without ranks, only the command is
     known.
@@ -63,7 +50,7 @@ def found_config(
         known |= _hardware(ranks) | _shape(facts, rows) | _model(facts) | _deepspeed(facts) | _trainer(facts)
         known |= _precision(facts) | _attention_and_checkpointing(facts) | _adapter(facts) | _optimizer(facts)
         known |= {"allocator.conf": _allocator(facts), "measure.steps": max(1, len(ranks[0]["step_seconds"]))}
-    return from_values(known)
+    return _valid(known)
 
 
 def _hardware(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -275,11 +262,30 @@ def _allocator(facts: Facts) -> str:
     return environment.get("PYTORCH_ALLOC_CONF") or environment.get("PYTORCH_CUDA_ALLOC_CONF") or ""
 
 
-# --- from single values to a configuration ----------------------------------------------------------------------------
+# --- from single values to a plan ----------------------------------------------------------------------------
 
 
-def from_values(known: Mapping[str, Any]) -> FoundConfig:
-    """Make a configuration of dotted keys with their values. Values that the schema does not take are left out."""
+def plan_found(known: Mapping[str, Any]) -> Plan:
+    """Make the plan of a command of which only these values (by dotted key) are known, as far as they are valid.
+
+    The groups and keys that are not known hold defaults in its configuration.
+    """
+    values = _valid(known)
+    config, unknown = from_dict(nested(values)), list(_unknown(values))
+    return Plan(
+        run_id=run_id(config, unknown),
+        config=config,
+        choices=_choices(values),
+        world_size=1,
+        deepspeed={},
+        training_args={},
+        environment={},
+        unknown_config=unknown,
+    )
+
+
+def _valid(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values, by dotted key, that the schema takes."""
     pairs = [{"optimizer.source": known.get("optimizer.source"), "optimizer.name": known.get("optimizer.name")}]
     pairs += [{key: value} for key, value in known.items() if key not in pairs[0]]
     values: dict[str, Any] = {}
@@ -287,7 +293,7 @@ def from_values(known: Mapping[str, Any]) -> FoundConfig:
         with suppress(ConfigError):  # ``None`` often means not known, and for some values there is no word
             from_dict(nested(pair))
             values |= pair
-    return FoundConfig(from_dict(nested(values)), _choices(values), tuple(_unknown(values)), values)
+    return values
 
 
 def _keys(value: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from memlab.core.command_template import DEEPSPEED_JSON, TRAINING_ARGS, command_
 from memlab.core.config import flat, to_dict
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.growth import with_growth
-from memlab.core.plan import Plan, config_hash, run_id
+from memlab.core.plan import Plan, config_hash
 from memlab.core.record import Record, arguments_of, first_engine
 from memlab.core.summary import Work, fields_of_ranks, slowest
 from memlab.files.training_data import training_data
@@ -26,7 +26,7 @@ from memlab.launch.launch_control import LaunchControl
 from memlab.launch.launcher_line import free_port
 from memlab.launch.orphans import exclusively
 from memlab.launch.streams import ToLog, ToTerminal
-from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
+from memlab.launch.user_command.found_config import found_values, plan_found
 from memlab.launch.user_command.supervise import Finished, supervise
 from memlab.meters.options import PROFILED_STEPS, PROFILER_WARMUP, MeterOptions
 from memlab.runs.folder import RunFolder
@@ -144,7 +144,7 @@ def write_record(
     """Write the record of a command that is over, which ends its run folder. ``words``: the command; ``steps``: the
     number of steps that it was to end after; ``machine``: by default this one."""
     machine = machine or detect()
-    found = found_config(finished.ranks, finished.rows, job.config.training.command)
+    found = found_values(finished.ranks, finished.rows, job.config.training.command)
     is_composed = not job.plan.unknown_config
     plan, disagreements = beside(job.plan, found) if is_composed else (plan_found(found), [])
     known = {"fingerprint": fingerprint(job.plan, machine)} if is_composed else {}
@@ -159,21 +159,7 @@ def write_record(
 
 def plan_of(words: Sequence[str]) -> Plan:
     """Make the plan of a command that memlab did not compose: little more than the command is known before it runs."""
-    return plan_found(found_config([], {}, shlex.join(words)))
-
-
-def plan_found(found: FoundConfig) -> Plan:
-    """Make the plan of a command from what is known of it."""
-    return Plan(
-        run_id=run_id(found.config, found.unknown),
-        config=found.config,
-        choices=found.choices,
-        world_size=1,
-        deepspeed={},
-        training_args={},
-        environment={},
-        unknown_config=list(found.unknown),
-    )
+    return plan_found(found_values([], {}, shlex.join(words)))
 
 
 def keep_what_was_found(ranks: Sequence[dict], folder: RunFolder) -> None:
@@ -222,15 +208,15 @@ def launch_command(job: Job, machine: Machine, gpus: Sequence[Gpu], control: Lau
     return record
 
 
-def beside(plan: Plan, found: FoundConfig) -> tuple[Plan, list[dict[str, Any]]]:
-    """Put what was composed beside what was found. Returns the plan of the record, and the disagreements.
+def beside(plan: Plan, found: Mapping[str, Any]) -> tuple[Plan, list[dict[str, Any]]]:
+    """Put what was composed beside the values that were found. Returns the plan of the record, and the disagreements.
 
     What the script used counts. A composed value counts for what memlab itself carries out, for the machine, and for a
     key that has a place in the command and was not found out: the command was given it. Every other key is unknown.
     """
     config = plan.config
     composed, places, was_given = flat(to_dict(config)), template(config).places, given(config)
-    used = dict(found.values)
+    used = dict(found)
     if TARGETS in was_given and composed[TARGETS] == ["all-linear"]:
         used.pop(TARGETS, None)  # peft has put the names of the layers in its place
     disagreements = [
@@ -242,7 +228,7 @@ def beside(plan: Plan, found: FoundConfig) -> tuple[Plan, list[dict[str, Any]]]:
     libraries = {"deepspeed": DEEPSPEED_JSON, "training_args": TRAINING_ARGS}
     reached = ("hardware.", *(f"{name}." for name, place in libraries.items() if place in places))
     passed = {key: value for key, value in composed.items() if key in places or key.startswith(reached)}
-    merged = from_values({**passed, **used, **own, "measure.protocol": "cold"})
-    doubtful = {key.partition(".")[0] for key in (*merged.unknown, *(each["key"] for each in disagreements))}
+    merged = plan_found({**passed, **used, **own, "measure.protocol": "cold"})
+    doubtful = {key.partition(".")[0] for key in (*merged.unknown_config, *(each["key"] for each in disagreements))}
     choices = merged.choices | {group: option for group, option in plan.choices.items() if group not in doubtful}
-    return replace(plan, config=merged.config, choices=choices, unknown_config=list(merged.unknown)), disagreements
+    return replace(plan, config=merged.config, choices=choices, unknown_config=merged.unknown_config), disagreements

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from memlab.core.config import ZeroStage
+from memlab.core.plan import Plan
 from memlab.core.record import RankResult
-from memlab.launch.user_command.found_config import FoundConfig, found_config
+from memlab.launch.user_command.found_config import found_values, plan_found
 
 ROWS = {0: [{"micro_batches": 2, "largest_micro_batch": 3, "padded_length": 77}, {"padded_length": 90}]}
 
@@ -29,15 +30,15 @@ ENGINE = {
 }
 
 
-def found(device: str = "cpu", **attached: Any) -> FoundConfig:
+def found(device: str = "cpu", **attached: Any) -> Plan:
     rank = RankResult(rank=0, device=device, device_name="NVIDIA H200", memory_source="host", device_total_bytes=2**37)
-    return found_config([{**rank.to_json(), "attached": attached}], ROWS, "python train.py")
+    return plan_found(found_values([{**rank.to_json(), "attached": attached}], ROWS, "python train.py"))
 
 
 def test_without_ranks_only_the_command_is_known():
-    nothing = found_config([], {}, "python train.py")
+    nothing = plan_found(found_values([], {}, "python train.py"))
     assert nothing.config.training.command == "python train.py"
-    assert {"model", "zero_stage", "batch", "seq_len", "hardware"} <= set(nothing.unknown)
+    assert {"model", "zero_stage", "batch", "seq_len", "hardware"} <= set(nothing.unknown_config)
 
 
 def test_the_batch_is_the_largest_that_the_model_saw():
@@ -51,7 +52,7 @@ def test_deepspeeds_json_is_translated():
     assert (config.zero_stage.stage, config.offload.optimizer, config.precision.dtype) == (2, "cpu", "bf16")
     assert (config.optimizer.source, config.optimizer.name, config.optimizer.lr) == ("deepspeed", "AdamW", 0.1)
     assert seen.choices | {"zero_stage": "zero2", "offload": "optimizer", "precision": "bf16"} == seen.choices
-    assert "zero_stage" not in {key.partition(".")[0] for key in seen.unknown}
+    assert "zero_stage" not in {key.partition(".")[0] for key in seen.unknown_config}
 
 
 def test_words_where_libraries_have_blocks_are_unknown_and_end_nothing():
@@ -61,12 +62,12 @@ def test_words_where_libraries_have_blocks_are_unknown_and_end_nothing():
     values = {"gradient_checkpointing_kwargs": "{}", "adam_beta1": "0.9", "adam_beta2": 0.99}
     seen = found(deepspeed=[engine], models=[model], training_arguments={"values": values})
     assert (seen.config.zero_stage.stage, seen.config.offload.optimizer) == (2, "none")
-    assert "adapter" in seen.unknown
+    assert "adapter" in seen.unknown_config
 
 
 def test_without_deepspeed_no_stage_is_claimed():
     seen = found(models=[MODEL], training_arguments={"values": {"bf16": True}})
-    assert {"zero_stage", "offload", "precision"} <= set(seen.unknown)
+    assert {"zero_stage", "offload", "precision"} <= set(seen.unknown_config)
     assert not {"zero_stage", "offload", "precision"} & seen.choices.keys()
 
 
@@ -77,7 +78,7 @@ def test_autocast_is_not_deepspeeds_bf16_but_plain_fp32_is_fp32():
 
 def test_a_value_for_which_there_is_no_word_is_unknown():
     seen = found(models=[{**MODEL, "attention": "my_own_kernel"}])
-    assert "attention" in seen.unknown and seen.config.attention.implementation == "sdpa"
+    assert "attention" in seen.unknown_config and seen.config.attention.implementation == "sdpa"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_ranks_on_a_cpu_are_on_one_node_whatever_accelerate_says():
     rank = RankResult(rank=0, device="cpu", device_name="CPU", memory_source="host").to_json()
     facts = {"world_size": 2, "local_world_size": 1}
     ranks = [{**rank, "rank": number, "attached": {**facts, "local_rank": number}} for number in (0, 1)]
-    hardware = found_config(ranks, ROWS, "deepspeed train.py").config.hardware
+    hardware = plan_found(found_values(ranks, ROWS, "deepspeed train.py")).config.hardware
     assert (hardware.gpus, hardware.nodes) == (2, 1)
 
 
