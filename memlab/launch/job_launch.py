@@ -126,7 +126,6 @@ class _JobsLaunch:
         self.is_started = False  # until then, files in the run folders belong to an earlier run
         self.survivors: list[int] = []
         self.ended_between_jobs = False  # by a reason to end
-        self.ended_during_job: str | None = None  # the reason to end that interrupted a job
 
     def run(self) -> list[Record]:
         kills = host_oom_kills()
@@ -137,8 +136,6 @@ class _JobsLaunch:
             ended = Ended("interrupted", None, time.monotonic() - began)
         if not self.is_started:
             return [self.jobs[0].record_without_running(self.machine, "interrupted", NOT_STARTED)]
-        if self.ended_during_job:
-            ended = Ended("interrupted", None, ended.seconds, why=self.ended_during_job)
         try:
             self._finish(ended, kills)
         except KeyboardInterrupt:  # only the first signal raises, so this call runs to its end
@@ -186,7 +183,7 @@ class _JobsLaunch:
             stack.callback(remove_segments, port)
             environment = stack.enter_context(for_nodes(plan, self.machine, environment, port))
             launch = stack.enter_context(Launch(words, environment, ToLog(self.log), token, takes_sigterm(plan)))
-            ended = launch.wait(self._deadline, lambda: self._linger(launch.seconds), self.control.stop)
+            ended = launch.wait(self._deadline, lambda: self._linger(launch.seconds), self.control)
         self.survivors = launch.survivors
         return ended
 
@@ -206,9 +203,6 @@ class _JobsLaunch:
             return 0.0
         if len(self.records) == len(self.jobs):
             return EXIT_S
-        self.ended_during_job = self.control.reason_to_end()
-        if self.ended_during_job:
-            return 0.0
         return FAILURE_S if self.plan.is_multi_node and (has_failed or failed_node(self.log)) else None
 
     def _name_locks(self, now: float) -> None:

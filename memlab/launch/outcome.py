@@ -48,8 +48,11 @@ def outcome(
     missing = sorted({*range(size)} - {rank["rank"] for rank in ranks} | silent)
     if world_size and not missing and all(rank["status"] == "ok" for rank in ranks):
         return "ok", None
-    if found := _out_of_memory(ranks, host_ooms):
-        return found
+    for status in OUT_OF_MEMORY:
+        if found := [rank for rank in ranks if rank["status"] == status]:
+            return status, reason_of(found[0])
+    if host_ooms:
+        return "host_oom", f"the kernel's out-of-memory killer ended {host_ooms} process(es) of this run"
     if ended.how == "interrupted":
         return "interrupted", f"stopped {ended.why} after {ended.seconds:.0f} s{_at(ranks)}"
     if ended.how == "timeout":
@@ -93,16 +96,6 @@ def reason_of(rank: Mapping[str, Any]) -> str:
 
 def _facts(rank: Mapping[str, Any]) -> Mapping[str, Any]:
     return rank.get("attached") or {}
-
-
-def _out_of_memory(ranks: Ranks, host_ooms: int) -> tuple[str, str] | None:
-    """Return status and reason if a rank ran out of memory, or the kernel ended processes for memory."""
-    for status in OUT_OF_MEMORY:
-        if found := [rank for rank in ranks if rank["status"] == status]:
-            return status, reason_of(found[0])
-    if host_ooms:
-        return "host_oom", f"the kernel's out-of-memory killer ended {host_ooms} process(es) of this run"
-    return None
 
 
 def _at(ranks: Ranks) -> str:

@@ -8,13 +8,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from memlab.launch.launch_control import LaunchControl
 from memlab.launch.streams import Streams
 from memlab.system import deadman
 
@@ -80,21 +80,24 @@ class Launch:
     def seconds(self) -> float:
         return time.monotonic() - self.began
 
-    def wait(self, deadline: Callable[[], float], linger: Callable[[], float | None], stop: threading.Event) -> Ended:
+    def wait(self, deadline: Callable[[], float], linger: Callable[[], float | None], control: LaunchControl) -> Ended:
         """Wait for the launcher to exit.
 
         ``deadline()``: time limit in seconds since the launch began; it may move while results come in. ``linger()``:
         ``None`` while results are expected, then the seconds that the processes have to exit; after these seconds the
-        launch counts as exited. ``stop``: interrupts the wait.
+        launch counts as exited. ``control``: its stop signal interrupts the wait, and so does its reason to end while
+        results are expected.
         """
         leave_at = None
         while self._process.poll() is None:
-            if stop.wait(POLL_S):
+            if control.stop.wait(POLL_S):
                 return Ended("interrupted", None, self.seconds)
             if leave_at is None and (seconds := linger()) is not None:
                 leave_at = self.seconds + seconds
             if leave_at is not None and self.seconds > leave_at:
                 return Ended("exited", 0, self.seconds)
+            if leave_at is None and (why := control.reason_to_end()):
+                return Ended("interrupted", None, self.seconds, why=why)
             if leave_at is None and self.seconds > deadline():
                 return Ended("timeout", None, self.seconds, stopped=self._dump_stacks())
         return Ended("exited", self._process.returncode, self.seconds, bool(self.ranks()))

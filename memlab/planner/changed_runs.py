@@ -73,7 +73,8 @@ class ChangedCommands:
             raise MemlabError(f"{folder}: the record has no facts about the script of this command. Predict it again.")
         if (ran_in := (facts.get("script") or {}).get("cwd")) and Path(ran_in) != Path.cwd():
             raise MemlabError(f"The command ran in {ran_in}: call memlab explain --remedies in that folder.")
-        self.changes = possible_changes(self._words, record, facts, record.config.hardware.gpus)
+        self._command = record.command or {}
+        self.changes = possible_changes(self._command["words"], record, facts, record.config.hardware.gpus)
 
     @cached_property
     def base(self) -> TracedCommand:
@@ -84,37 +85,30 @@ class ChangedCommands:
             return self._from_folder(found)
         self._on_progress("predicting the command as it is", 0, 1)
         with tempfile.TemporaryDirectory(prefix="memlab-base-") as scratch:
-            return self._trace(self._words, RunFolder(scratch))
+            return self._trace(self._command["words"], RunFolder(scratch))
 
     def predict(self, chosen: Sequence[Change]) -> Iterator[PredictedRun | str]:
         for number, change in enumerate(chosen):
             self._on_progress(f"predicting the command with {change.told}", number, len(chosen))
             yield or_reason(changed_command, change, self.base, self._trace)
 
-    @property
-    def _words(self) -> list[str]:
-        assert self._record.command is not None
-        return self._record.command["words"]
-
     def _trace(self, words: Sequence[str], folder: RunFolder) -> TracedCommand:
         """Run words of the command on the GPUs of the record, with the allocator's settings of the record."""
-        record = self._record
-        steps = (record.command or {}).get("steps")
-        traced = traced_command(CommandRun(words, record.config.hardware, self._environ, steps), folder)
-        return replace(traced, allocator_conf=record.config.allocator.conf)
+        config = self._record.config
+        run = CommandRun(words, config.hardware, self._environ, self._command.get("steps"))
+        return replace(traced_command(run, folder), allocator_conf=config.allocator.conf)
 
     def _from_folder(self, traces: Traces) -> TracedCommand:
         record = self._record
-        command = record.command or {}
         return TracedCommand(
-            self._words,
-            command.get("steps"),
+            self._command["words"],
+            self._command.get("steps"),
             record.config.hardware,
             traces,
             {rank["rank"]: rank for rank in record.ranks if rank["rank"] in traces},
             {rank: read_rows(self._folder.step_rows(rank)) for rank in traces},
             record.timing["total_s"],
-            command["effects"],
+            self._command["effects"],
             record.config.allocator.conf,
         )
 

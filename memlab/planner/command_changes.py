@@ -120,10 +120,10 @@ def _zero_stage_word(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator
 
 
 def _more_gpus(words: Sequence[str], facts: Mapping[str, Any], gpus: int) -> Iterator[Change]:
-    name = next((name for name in GPU_COUNTS if (_value(words, name) or "").isdigit()), None)
-    number = 0 if name is None else int(_value(words, name) or 0)
-    if name is not None and number > 0 and 2 * number <= gpus and _shards(facts):
-        yield _with_options("twice the GPUs", changes.TWICE_THE_RANKS, words, {name: str(2 * number)})
+    given = ((name, value) for name in GPU_COUNTS if (value := _value(words, name)) and value.isdigit())
+    name, number = next(given, ("", "0"))
+    if 0 < 2 * int(number) <= gpus and _shards(facts):
+        yield _with_options("twice the GPUs", changes.TWICE_THE_RANKS, words, {name: str(2 * int(number))})
 
 
 def _shards(facts: Mapping[str, Any]) -> bool:

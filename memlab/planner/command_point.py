@@ -50,16 +50,11 @@ def predict_point(job: Job, control: LaunchControl, force: bool = False) -> Reco
     record = _as_point(record, job, words)
     folder.finish(record)
     if record.status in FINAL and kept.path != folder.path:
-        _keep(kept, folder, record)
+        with kept.lock() as mine:
+            if mine:  # otherwise another memlab or sweep is writing the same prediction
+                kept.copy_ranks(folder)
+                kept.finish(record)
     return record
-
-
-def _keep(kept: RunFolder, folder: RunFolder, record: Record) -> None:
-    """Copy a prediction into the cache, unless another memlab or sweep is writing the same one."""
-    with kept.lock() as mine:
-        if mine:
-            kept.copy_ranks(folder)
-            kept.finish(record)
 
 
 def kept_folder(plan: Plan) -> RunFolder:

@@ -193,14 +193,11 @@ def outcome_of(record: Record) -> Outcome:
         verdict = DOES_NOT_FIT
     keys = ("device_used_bytes", "device_total_bytes", "peak_reserved_bytes", "host_peak_bytes")
     used, total, reserved, host = (max((rank[key] or 0 for rank in record.ranks), default=0) for key in keys)
-    names = {name for rank in record.ranks for name in rank["phases"]}
-    held = {name: _peak(record, name) + max(0, used - reserved) for name in sorted(names)}
+    held: dict[str, int] = {}
+    for rank in record.ranks:
+        for name, phase in rank["phases"].items():
+            held[name] = max(held.get(name, 0), phase["peak_allocated_bytes"] + max(0, used - reserved))
     return Estimate(verdict, used, total - used, host, held)
-
-
-def _peak(record: Record, phase: str) -> int:
-    phases = [rank["phases"][phase] for rank in record.ranks if phase in rank["phases"]]
-    return max(each["peak_allocated_bytes"] for each in phases)
 
 
 def _extrapolated(tried: Mapping[int, Estimate], low: int) -> int:

@@ -2,11 +2,11 @@
 
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 from memlab.core.diagnosis import FAIL, OK, Diagnosis
 from memlab.core.plan import Plan
+from memlab.launch.launch_control import LaunchControl
 from memlab.launch.outcome import tail
 from memlab.launch.process import Launch
 from memlab.launch.streams import ToLog
@@ -72,7 +72,7 @@ def build(op: str, plan: Plan, machine: Machine) -> Diagnosis:
         log = Path(folder) / "build.log"
         command = [sys.executable, "-m", "memlab.training.build_op", op]
         with Launch(command, rank_environment(plan, machine), ToLog(log)) as launch:
-            ended = launch.wait(lambda: BUILD_TIMEOUT_S, linger=lambda: None, stop=threading.Event())
+            ended = launch.wait(lambda: BUILD_TIMEOUT_S, lambda: None, LaunchControl())
         if ended.returncode == 0:
             return Diagnosis(OK, subject, f"ready after {ended.seconds:.1f} s")
         sweep_stale_locks()  # a killed build leaves its lock

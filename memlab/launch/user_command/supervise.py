@@ -56,12 +56,6 @@ def supervise(
     before anything runs if the meters cannot be put into the folder.
     """
     kills, token = host_oom_kills(), uuid.uuid4().hex
-    reasons: list[str] = []
-
-    def linger() -> float | None:
-        reasons.extend(filter(None, [control.reason_to_end()]))
-        return 0.0 if reasons else None
-
     with explained(FolderError, folder.path, "Nothing was started: "):
         options = replace(options, folder=str(folder.path), started_at=time.time())
         remove_folder(folder.own_folder(install.FOLDER))
@@ -70,10 +64,8 @@ def supervise(
     with noted([folder], token), Launch(words, environment, streams, token) as launch:
         ended = None
         try:
-            ended = launch.wait(lambda: timeout_s, linger, control.stop)
-            if reasons:
-                ended = Ended("interrupted", None, launch.seconds, why=reasons[0])
-            elif ended.how == "exited":
+            ended = launch.wait(lambda: timeout_s, lambda: None, control)
+            if ended.how == "exited":
                 launch.leave(LEAVE_S)
         except KeyboardInterrupt as signalled:
             launch.tell(_signal_to_pass_on(signalled, streams))

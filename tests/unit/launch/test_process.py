@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from memlab.launch import process
+from memlab.launch.launch_control import LaunchControl
 from memlab.launch.process import TERMINATE_S, Launch
 from memlab.launch.streams import ToLog
 from memlab.system import deadman
@@ -45,7 +46,7 @@ def never() -> None:
     return None
 
 
-NO_STOP = threading.Event()
+NO_STOP = LaunchControl()
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +180,7 @@ def test_a_stop_from_another_thread_ends_the_launch(launch):
     with launch(starts(RANK)) as started:
         assert until(lambda: bool(started.ranks()))
         threading.Timer(0.1, stop.set).start()
-        ended = started.wait(lambda: 10, never, stop)
+        ended = started.wait(lambda: 10, never, LaunchControl(stop))
     assert (ended.how, ended.returncode) == ("interrupted", None)
 
 
@@ -274,14 +275,15 @@ def test_who_cannot_be_killed_is_not_waited_for_for_ever(tmp_path, monkeypatch):
 
 
 PARENT = """
-import os, sys, threading
+import os, sys
 from pathlib import Path
+from memlab.launch.launch_control import LaunchControl
 from memlab.launch.process import Launch
 from memlab.launch.streams import ToLog
 command = [sys.executable, "-c", sys.argv[1]]
 with Launch(command, dict(os.environ), ToLog(Path(sys.argv[2]))) as launch:
     print(launch.token, flush=True)
-    launch.wait(lambda: 60, lambda: None, threading.Event())
+    launch.wait(lambda: 60, lambda: None, LaunchControl())
 """
 
 
