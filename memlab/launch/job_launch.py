@@ -77,15 +77,15 @@ class Measuring(Backend):
                 return job.record_without_running(self.machine, "interrupted", NOT_STARTED)
             return job.folder.read_record()
 
-    def run(self, jobs: Sequence[Job], control: LaunchControl) -> int:
+    def run(self, jobs: Sequence[Job], control: LaunchControl) -> list[Record]:
         alone = jobs[0].is_alone(self._options.side_by_side)
-        with self._pool.take(jobs[0].gpus, alone, control.must_end, control.on_wait) as gpus:
+        with self._pool.take(jobs[0].gpus, alone, control) as gpus:
             if gpus is None:
-                return 0
+                return []
             control.on_launch(jobs, [gpu.id for gpu in gpus])
             if jobs[0].is_command:
                 return in_turn(jobs, control, lambda job: launch_command(job, self.machine, gpus, control))
-            return len(measure_jobs(jobs, self.machine, gpus, control))
+            return measure_jobs(jobs, self.machine, gpus, control)
 
     def next_sizes(self, found: SearchResult, limit: int | None) -> list[int]:
         return list(next_sizes(found, limit))

@@ -11,11 +11,12 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from memlab.core.plan import Plan
 from memlab.files.redaction import is_secret_name
+from memlab.launch.launch_control import LaunchControl
 from memlab.launch.outcome import tail
 from memlab.system.environment import cache_dir, own_variables
 from memlab.system.hostfile import read_hostfile
@@ -36,16 +37,14 @@ class GpuPool:
         self._is_alone = False  # whether the running launch must have nothing beside it
 
     @contextlib.contextmanager
-    def take(
-        self, count: int, alone: bool, give_up: Callable[[], bool], on_wait: Callable[[str], None] = lambda text: None
-    ) -> Iterator[tuple[Gpu, ...] | None]:
+    def take(self, count: int, alone: bool, control: LaunchControl) -> Iterator[tuple[Gpu, ...] | None]:
         """Hold ``count`` GPUs while the block runs; with ``alone``, without any other launch beside it.
 
-        Yields the GPUs, or ``None`` once ``give_up`` returns true. ``on_wait`` is called with a message when another
+        Yields the GPUs, or ``None`` once the launch must end. ``control.on_wait`` is called with a message when another
         memlab process on this machine holds a GPU or core.
         """
         with self._changed:
-            while not (given_up := give_up()) and not self._available(count, alone):
+            while not (given_up := control.must_end()) and not self._available(count, alone):
                 self._changed.wait(POLL_S)
             if not given_up:
                 taken = tuple(self._free[:count])
@@ -56,7 +55,7 @@ class GpuPool:
             yield None
             return
         try:
-            with _machine_wide(taken, alone, give_up, on_wait) as held:
+            with _machine_wide(taken, alone, control) as held:
                 yield taken if held else None
         finally:
             with self._changed:
@@ -71,13 +70,11 @@ class GpuPool:
 
 
 @contextlib.contextmanager
-def _machine_wide(
-    gpus: Sequence[Gpu], alone: bool, give_up: Callable[[], bool], on_wait: Callable[[str], None]
-) -> Iterator[bool]:
+def _machine_wide(gpus: Sequence[Gpu], alone: bool, control: LaunchControl) -> Iterator[bool]:
     """Lock GPUs and cores against other memlab processes: two measurements on one GPU would change each other.
 
-    Launches share the locks of their cores; a launch with ``alone`` locks its cores exclusively. Yields false once
-    ``give_up`` returns true.
+    Launches share the locks of their cores; a launch with ``alone`` locks its cores exclusively. Yields false once the
+    launch must end.
     """
     wanted = {f"gpu-{gpu.uuid or gpu.id}": False for gpu in gpus}
     wanted |= {f"core-{number}": not alone for number in os.sched_getaffinity(0)}
@@ -85,21 +82,21 @@ def _machine_wide(
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
         for name, shared in sorted(wanted.items()):  # the same order in all processes, to avoid a deadlock
-            if not _wait_for(folder / f"{name}.lock", shared, held, give_up, on_wait):
+            if not _wait_for(folder / f"{name}.lock", shared, held, control):
                 yield False
                 return
         yield True
 
 
-def _wait_for(path, shared: bool, held: contextlib.ExitStack, give_up, on_wait) -> bool:
+def _wait_for(path: Path, shared: bool, held: contextlib.ExitStack, control: LaunchControl) -> bool:
     told = None
-    while not give_up():
+    while not control.must_end():
         with contextlib.ExitStack() as attempt:
             if attempt.enter_context(hold(path, shared)):
                 held.enter_context(attempt.pop_all())
                 return True
         if told != (told := holder(path)):
-            on_wait(
+            control.on_wait(
                 f"waiting for another memlab on this machine ({told}): side by side they would measure each other; of "
                 "several that wait, any may be next"
             )

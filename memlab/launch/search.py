@@ -87,9 +87,7 @@ class RunningSearch(RunningSweep):
                 if record.status != "ok":
                     return records
             left = jobs[len(records) :]
-            reached = self.backend.run(left, self._control) if left else 0
-            found = (self.results[str(job.folder)].record for job in left[:reached])
-            return [*records, *filter(None, found)]
+            return [*records, *self.backend.run(left, self._control)] if left else records
 
 
 def next_sizes(found: SearchResult, limit: int | None) -> Iterator[int]:

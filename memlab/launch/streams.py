@@ -50,7 +50,6 @@ class ToTerminal:
 
     def __init__(self, log: Path):
         self.log = log
-        self._copier: threading.Thread | None = None
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[dict[str, Any]]:
@@ -70,8 +69,7 @@ class ToTerminal:
 
     def drain(self, seconds: float) -> None:
         """Wait until all output of the processes has arrived; ``seconds`` at most."""
-        if self._copier is not None:
-            self._copier.join(seconds)
+        self._copier.join(seconds)
 
 
 Streams = ToLog | ToTerminal

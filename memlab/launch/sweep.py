@@ -113,23 +113,25 @@ class Backend:
         """Group the jobs to run. Arguments as of :func:`group_into_launches`."""
         return group_into_launches(jobs, isolation, seed)
 
-    def run(self, jobs: Sequence[Job], control: LaunchControl) -> int:
-        """Run one launch. ``control.on_record`` gets each record. Returns the number of jobs that are over."""
+    def run(self, jobs: Sequence[Job], control: LaunchControl) -> list[Record]:
+        """Run one launch. Returns the records of the jobs that are over, in order; ``control.on_record`` gets each."""
         return in_turn(jobs, control, lambda job: self.run_one(job, control))
 
 
-def in_turn(jobs: Sequence[Job], control: LaunchControl, run_one: Callable[[Job], Record | None]) -> int:
+def in_turn(jobs: Sequence[Job], control: LaunchControl, run_one: Callable[[Job], Record | None]) -> list[Record]:
     """Run jobs one after another, up to the first that does not end well or does not begin (``None``).
 
-    Returns the number of jobs that are over.
+    Returns the records of the jobs that are over.
     """
-    for number, job in enumerate(jobs):
+    records: list[Record] = []
+    for job in jobs:
         if (record := run_one(job)) is None:
-            return number
+            break
+        records.append(record)
         control.on_record(job, record)
         if record.status != "ok":
-            return number + 1
-    return len(jobs)
+            break
+    return records
 
 
 class RunningSweep:
@@ -245,7 +247,7 @@ class RunningSweep:
                 elsewhere = [job for job in jobs if job not in mine]
                 left = self._drop_known(mine)
                 if left:
-                    left = left[self.backend.run(left, self._control) :]
+                    left = left[len(self.backend.run(left, self._control)) :]
             jobs = left + elsewhere
             if not mine:  # another memlab measures all remaining jobs: wait for its records
                 who, others = jobs[0].folder.holder(), f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""

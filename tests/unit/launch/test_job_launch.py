@@ -206,7 +206,7 @@ def test_ctrl_c_becomes_a_record_wherever_it_strikes(deepspeed, job, monkeypatch
 
 def test_one_run_waits_for_another_memlab_on_the_machine_and_says_so(deepspeed, job):
     played, told = deepspeed(BOTH_RANKS), []
-    with GpuPool(()).take(0, True, lambda: False):
+    with GpuPool(()).take(0, True, LaunchControl()):
         one = threading.Thread(target=measure_job, args=(job(), False, told.append))
         one.start()
         deadline = time.monotonic() + 10

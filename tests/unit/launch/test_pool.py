@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from memlab.launch.launch_control import LaunchControl
 from memlab.launch.nodes import GpuPool
 from memlab.system.machine import Gpu
 
@@ -43,7 +44,7 @@ class Bench:
 
     def launch(self, count: int, alone: bool = False, seconds: float = 0.05) -> Callable[[], None]:
         def run() -> None:
-            with self.pool.take(count, alone, self.stop.is_set) as gpus:
+            with self.pool.take(count, alone, LaunchControl(self.stop)) as gpus:
                 assert len(gpus) in (count, 0)
                 ids = tuple(gpu.id for gpu in gpus)
                 with self.lock:
@@ -74,7 +75,7 @@ def test_small_launches_do_run_side_by_side(bench):
     used, met = bench(), threading.Barrier(4, timeout=10)
 
     def one() -> None:
-        with used.pool.take(1, False, used.stop.is_set):
+        with used.pool.take(1, False, LaunchControl(used.stop)):
             met.wait()
 
     together(one, one, one, one)  # none gets on before all four have a GPU
@@ -91,13 +92,13 @@ def test_nobody_joins_who_is_alone(bench):
     began, joined = threading.Event(), threading.Event()
 
     def alone() -> None:
-        with used.pool.take(1, True, used.stop.is_set):
+        with used.pool.take(1, True, LaunchControl(used.stop)):
             began.set()
             assert not joined.wait(0.2)
 
     def other() -> None:
         assert began.wait(10)
-        with used.pool.take(1, False, used.stop.is_set):
+        with used.pool.take(1, False, LaunchControl(used.stop)):
             joined.set()
 
     together(alone, other)
@@ -115,25 +116,25 @@ def test_who_waits_is_let_go_at_a_stop(bench):
 
     def waiter() -> None:
         waits.set()
-        with used.pool.take(1, False, used.stop.is_set) as gpus:
+        with used.pool.take(1, False, LaunchControl(used.stop)) as gpus:
             assert gpus is None
 
     def holder() -> None:
-        with used.pool.take(4, False, used.stop.is_set) as gpus:
+        with used.pool.take(4, False, LaunchControl(used.stop)) as gpus:
             assert len(gpus) == 4 and waits.wait(10)
             used.stop.set()
 
     together(holder, waiter)
     used.stop.clear()
-    with used.pool.take(4, False, used.stop.is_set) as gpus:  # nothing was lost
+    with used.pool.take(4, False, LaunchControl(used.stop)) as gpus:  # nothing was lost
         assert [gpu.id for gpu in gpus] == ["0", "1", "2", "3"]
 
 
 def test_gpus_come_back_after_an_exception(bench):
     used = bench()
-    with pytest.raises(RuntimeError), used.pool.take(3, True, used.stop.is_set):
+    with pytest.raises(RuntimeError), used.pool.take(3, True, LaunchControl(used.stop)):
         raise RuntimeError
-    with used.pool.take(4, True, used.stop.is_set) as gpus:
+    with used.pool.take(4, True, LaunchControl(used.stop)) as gpus:
         assert len(gpus) == 4
 
 
@@ -141,7 +142,7 @@ def test_gpus_keep_the_order_of_the_machine():
     stop, gpus = threading.Event(), tuple(Gpu(id, "NVIDIA H200", 1, (9, 0)) for id in ("10", "2", "GPU-a"))
     pool = GpuPool(gpus)
     for _ in range(2):
-        with pool.take(3, False, stop.is_set) as taken:
+        with pool.take(3, False, LaunchControl(stop)) as taken:
             assert taken == gpus
 
 
@@ -151,14 +152,14 @@ def test_another_memlab_on_the_same_gpu_is_waited_for():
     held = threading.Event()
 
     def first() -> None:
-        with GpuPool(GPUS).take(1, False, stop.is_set):
+        with GpuPool(GPUS).take(1, False, LaunchControl(stop)):
             held.set()
             time.sleep(0.2)
             order.append("first is done")
 
     def second() -> None:
         assert held.wait(10)
-        with GpuPool(GPUS).take(1, False, stop.is_set):
+        with GpuPool(GPUS).take(1, False, LaunchControl(stop)):
             order.append("second begins")
 
     together(first, second)
@@ -173,14 +174,17 @@ def test_who_wants_to_be_alone_waits_for_another_memlab_on_other_gpus_and_says_s
         told.append(text)
         stop.set()
 
-    with GpuPool(GPUS[:1]).take(1, False, stop.is_set):
-        with GpuPool(GPUS[1:]).take(1, True, stop.is_set, on_wait) as gpus:
+    with GpuPool(GPUS[:1]).take(1, False, LaunchControl(stop)):
+        with GpuPool(GPUS[1:]).take(1, True, LaunchControl(stop, on_wait=on_wait)) as gpus:
             assert gpus is None
         assert len(told) == 1 and f"pid {os.getpid()} on " in told[0] and "any may be next" in told[0]
         stop.clear()
-        with GpuPool(GPUS[1:]).take(1, False, stop.is_set, on_wait) as gpus:  # the others share them
+        with GpuPool(GPUS[1:]).take(1, False, LaunchControl(stop, on_wait=on_wait)) as gpus:  # the others share them
             assert gpus == GPUS[1:2] and len(told) == 1
-    with GpuPool(()).take(0, True, stop.is_set), GpuPool(()).take(0, True, stop.is_set, on_wait) as gpus:
+    with (
+        GpuPool(()).take(0, True, LaunchControl(stop)),
+        GpuPool(()).take(0, True, LaunchControl(stop, on_wait=on_wait)) as gpus,
+    ):
         assert gpus is None and len(told) == 2
 
 
@@ -189,8 +193,8 @@ def test_a_gpu_is_itself_under_whatever_number():
     stop = threading.Event()
     here, there = (Gpu("0", "NVIDIA H200", 1, (9, 0), uuid=uuid) for uuid in ("GPU-a", "GPU-b"))
     again = Gpu("3", "NVIDIA H200", 1, (9, 0), uuid="GPU-a")
-    with GpuPool((here,)).take(1, False, stop.is_set):
-        with GpuPool((there,)).take(1, False, stop.is_set) as gpus:
+    with GpuPool((here,)).take(1, False, LaunchControl(stop)):
+        with GpuPool((there,)).take(1, False, LaunchControl(stop)) as gpus:
             assert gpus == (there,)
-        with GpuPool((again,)).take(1, False, stop.is_set, lambda text: stop.set()) as gpus:
+        with GpuPool((again,)).take(1, False, LaunchControl(stop, on_wait=lambda text: stop.set())) as gpus:
             assert gpus is None
