@@ -149,7 +149,7 @@ class RunningSweep:
         self._ooms: dict[str, list[JobResult]] = {}  # memory key -> out-of-memory results that were measured
         self._waits_told: set[str] = set()
         self._telling = threading.Lock()
-        self._usd_per_hour = 0.0
+        self._usd_per_hour = 0.0  # 0: its price is unknown
         self._began = time.monotonic()
 
     def run(self, jobs: Sequence[Job], seed: int = 0) -> list[JobResult]:
@@ -279,16 +279,12 @@ class RunningSweep:
 
     def over_budget(self) -> str | None:
         """Name the limit of time or money that this sweep has reached; ``None`` if it has reached none."""
-        options = self.options
-        if options.max_hours is not None and (time.monotonic() - self._began) / 3600 >= options.max_hours:
+        options, hours = self.options, (time.monotonic() - self._began) / 3600
+        if options.max_hours is not None and hours >= options.max_hours:
             return f"at sweep.max_hours={options.max_hours:g}"
-        if options.max_usd is not None and self.usd() >= options.max_usd:
+        if options.max_usd is not None and hours * self._usd_per_hour >= options.max_usd:
             return f"at sweep.max_usd={options.max_usd:g}"
         return None
-
-    def usd(self) -> float:
-        """Return the cost of the hardware since the sweep began, in US dollars; 0 if its price is unknown."""
-        return (time.monotonic() - self._began) / 3600 * self._usd_per_hour
 
     def _tell_launched(self, jobs: Sequence[Job], gpu_ids: Sequence[str]) -> None:
         with self._telling:

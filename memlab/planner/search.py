@@ -164,7 +164,7 @@ def next_size(
     ``first``: the size to begin with. ``computed(low, high)``: the largest size that fits, from ``low``, which does, to
     below ``high``, which does not, where it can be computed from the sizes that were tried.
     """
-    known = {size: outcome for size, outcome in tried.items() if _known(outcome)}
+    known = {size: outcome for size, outcome in tried.items() if isinstance(outcome, Estimate)}
     if len(known) < len(tried):
         return None
     low = max((size for size, outcome in tried.items() if fits(outcome)), default=0)
@@ -273,7 +273,9 @@ def single_changes(base: Plan, changes: Sequence[Change], predictor: Predictor) 
     predictor.prepare(plans)
     needs = predictor.estimates(plans, limited=False)
     outcomes = [
-        replace(need, verdict=limited.verdict) if _known(need) and _known(limited) else limited
+        replace(need, verdict=limited.verdict)
+        if isinstance(need, Estimate) and isinstance(limited, Estimate)
+        else limited
         for need, limited in zip(needs, predictor.estimates(plans), strict=True)
     ]
     first = outcomes[0]
@@ -283,14 +285,10 @@ def single_changes(base: Plan, changes: Sequence[Change], predictor: Predictor) 
 
 def with_outcome(change: Change, base: Outcome, outcome: Outcome) -> SingleChange:
     """Return a change with its outcome, and what it saves. ``base``: the outcome without the change."""
-    saved = base.used - outcome.used if _known(base) and _known(outcome) else None
+    saved = base.used - outcome.used if isinstance(base, Estimate) and isinstance(outcome, Estimate) else None
     return SingleChange(change.told, change.price, outcome, saved)
 
 
 def in_order(changes: Sequence[SingleChange]) -> list[SingleChange]:
     """Sort changes: first the ones that fit the real device, then by the bytes saved."""
     return sorted(changes, key=lambda change: (not fits(change.outcome), -(change.saved or 0)))
-
-
-def _known(outcome: Outcome) -> TypeGuard[Estimate]:
-    return isinstance(outcome, Estimate)

@@ -29,8 +29,7 @@ a signal."""
 
 @dataclass
 class Finished:
-    """A command that is over, on GPUs or in a simulation. ``exit_code``: ``None`` if memlab ended it. ``rows``: rank ->
-    the rows of its steps."""
+    """A command that is over. ``exit_code``: ``None`` if memlab ended it. ``rows``: rank -> the rows of its steps."""
 
     seconds: float
     exit_code: int | None
