@@ -1,7 +1,7 @@
 """Record of a predicted command: its traces, judged by the code that judges memlab's own predictions."""
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -9,15 +9,15 @@ from memlab.core.config import Config, Hardware
 from memlab.core.plan import Plan
 from memlab.core.record import EARLY, RankResult, Record
 from memlab.core.record_schema import SandboxEffects
-from memlab.core.summary import Work
 from memlab.launch.user_command.found_config import found_values, plan_found
-from memlab.launch.user_command.measure import command_record, plan_of
+from memlab.launch.user_command.measure import command_record, plan_of, work_of
 from memlab.prediction.memory.rank_results import Estimate, needs, rank_results
 from memlab.prediction.memory.shared_gpus import gpus_of_ranks
 from memlab.prediction.prediction import NOWHERE, judged
 from memlab.prediction.time.calibrate import resolve
 from memlab.prediction.time.step_time import predict_steps, usual_steps
 from memlab.prediction.traces.store import code_digest
+from memlab.runs.step_rows import over_ranks
 from memlab.simulator.rank.unpredictable import NAME
 from memlab.simulator.trace.trace_format import Traces
 
@@ -82,7 +82,7 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
         [_with_meters(command, result, rows) for result in results],
         step_time,
         [seconds[step] for step in usual],
-        _work(rows, usual),
+        work_of([row for row in over_ranks(rows) if row["step"] in usual]),
     )
     paid, used = command.hardware.gpus, config.hardware.gpus
     if usd := outcome["summary"].get("usd_per_million_tokens"):
@@ -181,13 +181,3 @@ def _with_meters(command: TracedCommand, result: RankResult, rows: Mapping[int, 
             "peak": {**memory["peak"], **{key: batch.get(key) for key in ("samples", "tokens", "longest_sample")}},
         },
     )
-
-
-def _work(rows: Mapping[int, Rows], steps: Collection[int]) -> Work:
-    """Return the mean samples and tokens of these steps, over all ranks."""
-
-    def total(key: str) -> float | None:
-        values = [row[key] for each in rows.values() for row in each if row["step"] in steps]
-        return sum(values) / len(steps) if values and None not in values else None
-
-    return Work(total("samples"), total("tokens"))

@@ -189,9 +189,7 @@ def _precision(facts: Facts) -> dict[str, Any]:
 
 def _attention_and_checkpointing(facts: Facts) -> dict[str, Any]:
     model = trained_model(facts)
-    known: dict[str, Any] = {}
-    if model.get("attention"):
-        known["attention.implementation"] = model["attention"]
+    known: dict[str, Any] = {"attention.implementation": model.get("attention")}
     if model.get("gradient_checkpointing") is not None:
         enabled = bool(model["gradient_checkpointing"])
         how = _keys(arguments_of(facts).get("gradient_checkpointing_kwargs")) if enabled else {"use_reentrant": False}

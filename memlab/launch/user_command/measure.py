@@ -53,13 +53,17 @@ def command_record(
     """
     steps = over_ranks(rows)
     measured = steps[len(slowest(ranks, "warmup_seconds")) :]
-    work = Work(*(_mean([row[key] for row in measured]) for key in ("samples", "tokens")))
-    found = fields_of_ranks(plan.config, ranks, seconds, work)
+    found = fields_of_ranks(plan.config, ranks, seconds, work_of(measured))
     environment = environment_of(ranks, machine)
     found["fingerprint"] = hashed([config_hash(plan.config, plan.unknown_config), environment])
     fields["steps"] = {**found["steps"], "rows": for_record(steps), **fields.get("steps", {})}
     command = {"words": [], "exit_code": 0, "steps": None, "disagreements": [], **facts}
     return with_growth(record_of(plan, environment, command=command, **(found | fields)))
+
+
+def work_of(steps: Sequence[Mapping[str, Any]]) -> Work:
+    """Return the mean samples and tokens of these steps; ``steps``: their rows over all ranks."""
+    return Work(*(_mean([row[key] for row in steps]) for key in ("samples", "tokens")))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
