@@ -166,7 +166,8 @@ class CommandPredictor(Predictor, SweepObserver):
         for number, outcome in enumerate(found) if not limited else ():
             if not isinstance(outcome, str) and not fits(outcome):  # what it needs is in its traces
                 config, traces = records[number].config, traces_in(kept_folder(plans[number]).path).values()
-                found[number] = estimate(config, traces, resolve(config).host, limited=False)
+                needed = estimate(config, traces, resolve(config).host, limited=False)
+                found[number] = replace(needed, verdict=outcome.verdict)
         return found
 
     def largest(self, plan_at: Callable[[int], Plan], sizes: Sequence[int], low: int, high: int) -> int | None:

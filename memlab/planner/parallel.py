@@ -14,7 +14,7 @@ from memlab.core.basis import EXACT, Basis
 from memlab.core.errors import reason_of
 from memlab.core.plan import Plan
 from memlab.planner.search import Outcome, Predictor, Progress
-from memlab.prediction.memory.rank_results import estimate
+from memlab.prediction.memory.rank_results import estimate, needs
 from memlab.prediction.prediction import predict
 from memlab.prediction.time.calibrate import resolve
 from memlab.prediction.time.step_time import predict_step_time
@@ -102,7 +102,8 @@ def _estimate(plan: Plan, limited: bool) -> Outcome | None:
     returned."""
     try:
         traces = known_traces(plan)
-        return None if traces is None else estimate(plan.config, traces.values(), resolve(plan.config).host, limited)
+        judge = estimate if limited else needs
+        return None if traces is None else judge(plan.config, list(traces.values()), resolve(plan.config).host)
     except Exception as error:
         return reason_of(error)
 

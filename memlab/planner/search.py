@@ -61,7 +61,8 @@ class Predictor:
         saves time."""
 
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> Sequence[Outcome]:
-        """Return an estimate for each plan, or the reason why there is none. ``limited=False``: of what it needs."""
+        """Return an estimate for each plan, or the reason why there is none. ``limited=False``: of what it would need
+        on a device of any size, with the verdict on its own."""
         raise NotImplementedError
 
     def largest(self, plan_at: Callable[[int], Plan], sizes: Sequence[int], low: int, high: int) -> int | None:
@@ -271,15 +272,8 @@ def single_changes(base: Plan, changes: Sequence[Change], predictor: Predictor) 
     """
     plans = [base, *(change.plan for change in changes if change.plan is not None)]
     predictor.prepare(plans)
-    needs = predictor.estimates(plans, limited=False)
-    outcomes = [
-        replace(need, verdict=limited.verdict)
-        if isinstance(need, Estimate) and isinstance(limited, Estimate)
-        else limited
-        for need, limited in zip(needs, predictor.estimates(plans), strict=True)
-    ]
-    first = outcomes[0]
-    found = [with_outcome(change, first, outcome) for change, outcome in zip(changes, outcomes[1:], strict=True)]
+    first, *outcomes = predictor.estimates(plans, limited=False)
+    found = [with_outcome(change, first, outcome) for change, outcome in zip(changes, outcomes, strict=True)]
     return first, in_order(found)
 
 

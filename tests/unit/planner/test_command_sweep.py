@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from memlab.core.config import Config, Sweep
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
-from memlab.core.record import Record
+from memlab.core.record import FITS, Record
 from memlab.core.sizes import GIB
 from memlab.files.json_file import write_json
 from memlab.launch.search import RunningSearch
@@ -73,6 +74,14 @@ def shadow(monkeypatch, rank):
 
     monkeypatch.setattr(command_point, "predicted_record", predicted)
     return ran
+
+
+@dataclass(frozen=True)
+class Needed:
+    """In place of an estimate. ``used``: what it was made of."""
+
+    verdict: str
+    used: tuple
 
 
 def jobs_of(configs: list[Config], folder: Path) -> list[Job]:
@@ -137,10 +146,13 @@ def test_the_sweeps_of_a_plan_share_what_they_know_of_the_memory_of_a_prediction
 def test_what_a_command_needs_that_does_not_fit_is_in_its_traces(point, shadow, tmp_path, monkeypatch):
     """It is not run again on a larger GPU, whose size would be told as that of the real one."""
     monkeypatch.setattr(command_sweep, "traces_in", lambda folder: {0: folder})
-    monkeypatch.setattr(command_sweep, "estimate", lambda config, traces, calibration, limited: (*traces, limited))
+    monkeypatch.setattr(
+        command_sweep, "estimate", lambda config, traces, calibration, limited: Needed(FITS, (*traces, limited))
+    )
     plans = [job.plan for job in jobs_of([point(1), point(16)], tmp_path)]
     small, large = CommandPredictor(lambda *told: None).estimates(plans, limited=False)
-    assert small.verdict == "fits" and large == (command_point.kept_folder(plans[1]).path, False)
+    assert small.verdict == "fits"
+    assert large == Needed("does_not_fit", (command_point.kept_folder(plans[1]).path, False))
     assert sorted(shadow) == [1, 16]
 
 

@@ -68,7 +68,7 @@ def test_an_exception_ends_one_estimate_alone(plans, monkeypatch):
 
     monkeypatch.setattr(parallel, "ProcessPoolExecutor", lambda *arguments, **options: Here())
     monkeypatch.setattr(parallel, "known_traces", known_traces)
-    monkeypatch.setattr(parallel, "estimate", lambda config, traces, calibration, limited: "fits")
+    monkeypatch.setattr(parallel, "estimate", lambda config, traces, calibration: "fits")
     monkeypatch.setattr(
         parallel, "predict", lambda plan: known_traces(plan) or SimpleNamespace(summary={"known": 1}, basis="measured")
     )

@@ -43,7 +43,8 @@ class Formula:
     def estimates(self, plans, limited=True):
         sizes = [plan.config.batch.micro for plan in plans]
         self.asked.append(sizes)
-        return [estimate(self.used(size), CAPACITY if limited else 1 << 62) for size in sizes]
+        found = [(estimate(self.used(size)), self.used(size)) for size in sizes]
+        return [one if limited else replace(one, used=needed) for one, needed in found]
 
     def largest(self, plan_at, sizes, low, high):
         return self.computed(low, high)
