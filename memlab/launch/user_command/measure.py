@@ -63,12 +63,8 @@ def command_record(
 
 def work_of(steps: Sequence[Mapping[str, Any]]) -> Work:
     """Return the mean samples and tokens of these steps; ``steps``: their rows over all ranks."""
-    return Work(*(_mean([row[key] for row in steps]) for key in ("samples", "tokens")))
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return mean(known) if known and len(known) == len(values) else None
+    figures = ([row[key] for row in steps] for key in ("samples", "tokens"))
+    return Work(*(mean(each) if each and None not in each else None for each in figures))
 
 
 def environment_of(ranks: Sequence[Mapping[str, Any]], machine: Machine) -> dict[str, Any]:
