@@ -79,12 +79,8 @@ def accounting_table(rank: Explained, depth: int) -> TextTable:
     """Return the memory of the device as a tree: when a rank ran out of memory, or else at its peak."""
     tree, title = (rank.oom.used, "when it ran out") if rank.oom else (rank.used(rank.peak), "at the peak")
     rows = [
-        (
-            units.gib(share.nbytes),
-            f"{100 * share.nbytes / tree.nbytes:.1f}" if tree.nbytes else "-",
-            _name(level, share),
-        )
-        for level, share in _rows(tree, depth, tree.nbytes * SMALLEST, lambda share: abs(share.nbytes))
+        (units.gib(share.nbytes), f"{100 * share.nbytes / tree.nbytes:.1f}" if tree.nbytes else "-", name)
+        for name, share in _rows(tree, depth, tree.nbytes * SMALLEST, lambda share: abs(share.nbytes))
     ]
     return TextTable(("GiB", "%", f"memory {title}, rank {rank.rank}"), rows, numbers=(0, 1))
 
@@ -104,8 +100,8 @@ def show_phase(rank: Explained, run: PhaseRun, out: Console, depth: int) -> None
     whole = side_by_side([rank.used(moment) for moment in (run.start, run.peak, run.end)])
     head = ("start, GiB", "peak, GiB", "added, GiB", "end, GiB", f"memory in {run.part.phase}, rank {rank.rank}")
     rows = [
-        (*map(units.gib, (start, peak)), _signed(peak - start), units.gib(end), _name(level, row))
-        for level, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: max(row.sizes))
+        (*map(units.gib, (start, peak)), _signed(peak - start), units.gib(end), name)
+        for name, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: max(row.sizes))
         for start, peak, end in [row.sizes]
     ]
     show_text_table(TextTable(head, rows, numbers=(0, 1, 2, 3)), out)
@@ -126,8 +122,8 @@ def show_difference(before: Explained, after: Explained, out: Console, depth: in
         trees = list(map(accounting.without_details_outside, trees))
     whole = side_by_side(trees)
     rows = [
-        (*map(units.gib, row.sizes), _signed(row.change), _name(level, row))
-        for level, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: row.spread)
+        (*map(units.gib, row.sizes), _signed(row.change), name)
+        for name, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: row.spread)
     ]
     head = ("first, GiB", "second, GiB", "difference, GiB", "memory at the peak")
     show_text_table(TextTable(head, rows, numbers=(0, 1, 2)), out)
@@ -137,10 +133,6 @@ def settings(changes: Sequence[ChangedKey]) -> str:
     """Name the settings and versions in which two runs differ."""
     named = [f"{change.key} {' -> '.join(map(str, change.values))}" for change in changes]
     return f"The runs differ in {'; '.join(named)}." if named else "The runs have the same settings."
-
-
-def _name(level: int, node: Share | ComparedPart) -> str:
-    return "  " * level + node.name
 
 
 def _signed(nbytes: int) -> str:
@@ -280,23 +272,24 @@ def _least(run: PhaseRun) -> float:
 
 
 def _rows(
-    whole: Node, depth: int, least: float, size: Callable[[Node], int], level: int = 0
-) -> Iterator[tuple[int, Node]]:
-    """Yield the nodes with their levels. ``size``: decides whether a node reaches ``least``, and gets its own row;
+    whole: Node, depth: int, least: float, size: Callable[[Node], int], indent: str = ""
+) -> Iterator[tuple[str, Node]]:
+    """Yield the nodes with their names, indented by level. ``size``: decides whether a node reaches ``least``, and gets its own row;
     smaller ones of a level share a row.
 
     The row of a part that lies outside all modules as a whole would repeat the row above, and is left out.
     """
-    yield level, whole
+    yield indent + whole.name, whole
     if [part.name for part in whole.parts] == [accounting.OUTSIDE_MODULES]:
         whole, depth = whole.parts[0], depth - 1
     if depth <= 0:
         return
     shown = [part for part in whole.parts if size(part) >= least or part.name == accounting.UNEXPLAINED]
     for part in shown:
-        yield from _rows(part, depth - 1, least, size, level + 1)
+        yield from _rows(part, depth - 1, least, size, f"{indent}  ")
     if rest := [part for part in whole.parts if part not in shown]:
-        yield level + 1, rest[0] if len(rest) == 1 else _together(f"{len(rest)} smaller", rest)
+        together = rest[0] if len(rest) == 1 else _together(f"{len(rest)} smaller", rest)
+        yield f"{indent}  {together.name}", together
 
 
 def _together(name: str, parts: Sequence[Node]) -> Node:

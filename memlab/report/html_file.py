@@ -7,7 +7,6 @@ import base64
 import hashlib
 import html
 import json
-import math
 import re
 from collections.abc import Sequence
 from importlib.resources import files
@@ -49,8 +48,8 @@ def embedded_json(values: Any) -> str:
     """
     try:
         text = _json(values)
-    except ValueError:  # replaced only after an error: a page of 10,000 runs has a million numbers
-        text = _json(_finite(values))
+    except ValueError:  # a configuration can hold infinite numbers and NaN, JSON cannot: they become null
+        text = _json(json.loads(json.dumps(values), parse_constant=lambda _: None))
     for letter in "<>&\x7f":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return text
@@ -58,15 +57,6 @@ def embedded_json(values: Any) -> str:
 
 def _json(values: Any) -> str:
     return json.dumps(values, separators=(",", ":"), allow_nan=False)
-
-
-def _finite(values: Any) -> Any:
-    """Replace infinite numbers and NaN by ``None``: a configuration can hold them, JSON cannot."""
-    if isinstance(values, dict):
-        return {key: _finite(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_finite(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 def _policy(script: str, style: str) -> str:

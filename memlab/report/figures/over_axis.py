@@ -28,8 +28,10 @@ NAMES = {TOKENS: "sequence length, tokens", MICRO: "micro batch, samples per GPU
 """Axis -> its label in figures."""
 
 
-Columns = tuple[list[int], list[float], list[float], list[float]]
-"""Positions, and the lowest, mean and highest value at each."""
+Band = list[tuple[int, float, float, float]]
+"""Positions, with the lowest, mean and highest value at each, over ranks and repeats."""
+
+ENDS = ("min", "mean", "max")
 
 
 @dataclass(frozen=True)
@@ -42,32 +44,18 @@ class Series:
     ooms: tuple[int, ...]  # positions that ran out of GPU memory
     turn: int  # index of the series within its configuration
 
-    def ranks(self, key: str) -> Columns:
-        """Return positions, and lowest, mean and highest rank of a figure at each position, over all repeats."""
-        rows = []
+    def band(self, key: str) -> Band:
+        """Return the band of a key over all repeats. Rates that are only bounds are left out."""
+        band = []
         for position, repeats in sorted(self.points.items()):
-            found = [run.summary[key] for run in repeats if isinstance(run.summary.get(key), dict)]
+            known = [value for run in repeats if (value := run.comparable(key)) is not None]
+            found = [
+                each if isinstance(each, dict) else dict.fromkeys(ENDS, each) for each in known
+            ]  # a rate: no ranks
             if found:
                 low, high = min(each["min"] for each in found), max(each["max"] for each in found)
-                rows.append((position, low, mean(each["mean"] for each in found), high))
-        return _columns(rows)
-
-    def rate(self, key: str) -> Columns:
-        """Return positions, and lowest, mean and highest value of a rate at each position, over repeats.
-
-        Rates that are only bounds are left out.
-        """
-        rows = []
-        for position, repeats in sorted(self.points.items()):
-            found = [value for run in repeats if (value := run.comparable(key)) is not None]
-            if found:
-                rows.append((position, min(found), mean(found), max(found)))
-        return _columns(rows)
-
-
-def _columns(rows: Sequence[tuple[int, float, float, float]]) -> Columns:
-    positions, low, middle, high = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return list(positions), list(low), list(middle), list(high)
+                band.append((position, low, mean(each["mean"] for each in found), high))
+        return band
 
 
 def series_over(sheet: Sheet, axis: str) -> list[Series]:
@@ -258,8 +246,7 @@ def memory_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
     figure, panels = canvas.new_figure(1, 2, sharey=True)
     for axes, key in zip(panels[0], (sheet.held, "peak_reserved_bytes"), strict=True):
         for series in all_series:
-            positions, *sizes = series.ranks(key)
-            _line(axes, sheet, series, positions, [gib(each) for each in sizes])
+            _line(axes, sheet, series, [(position, *gib(sizes)) for position, *sizes in series.band(key)])
         axes.set_title(units.name(key))
         canvas.counted(axes, NAMES[axis])
     panels[0][0].set_ylabel("GiB per GPU")
@@ -272,13 +259,12 @@ def memory_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
 
 def speed_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
     all_series = series_over(sheet, axis)
-    if not any(series.rate("tokens_per_second")[0] for series in all_series):
+    if not any(series.band("tokens_per_second") for series in all_series):
         raise NothingToDraw(f"no run has a known speed{sheet.unknown_speed}")
     figure, panels = canvas.new_figure(1, 2)
     for axes, (key, name) in zip(panels[0], RATES.items(), strict=True):
         for series in all_series:
-            positions, *rates = series.rate(key)
-            _line(axes, sheet, series, positions, rates)
+            _line(axes, sheet, series, series.band(key))
         axes.set_ylabel(name)
         canvas.thousands(axes.yaxis)
         canvas.counted(axes, NAMES[axis])
@@ -287,12 +273,12 @@ def speed_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
     yield "", canvas.finish(figure, sheet, f"Speed over {TITLES[axis]}")
 
 
-def _line(axes: Any, sheet: Sheet, series: Series, positions: Sequence[int], values: Sequence[Sequence[float]]) -> None:
-    """Draw one line with its band. ``values``: lowest, mean and highest at each position."""
-    if not positions:
+def _line(axes: Any, sheet: Sheet, series: Series, band: Sequence[Sequence[float]]) -> None:
+    """Draw one line with its band."""
+    if not band:
         return
     look = sheet.styles[series.label]
-    low, middle, high = values
+    positions, low, middle, high = zip(*band, strict=True)
     axes.fill_between(positions, low, high, color=look.color, alpha=0.22, linewidth=0, rasterized=is_cloud(positions))
     marker = MARKERS[(MARKERS.index(look.marker) + series.turn) % len(MARKERS)]
     axes.plot(
