@@ -5,7 +5,6 @@ Of a request that failed: what was free, and the last events before it.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from rich.console import Console
@@ -274,8 +273,8 @@ def _least(run: PhaseRun) -> float:
 def _rows(
     whole: Node, depth: int, least: float, size: Callable[[Node], int], indent: str = ""
 ) -> Iterator[tuple[str, Node]]:
-    """Yield the nodes with their names, indented by level. ``size``: decides whether a node reaches ``least``, and gets its own row;
-    smaller ones of a level share a row.
+    """Yield the nodes with their names, indented by level. ``size``: decides whether a node reaches ``least``, and gets
+    its own row; smaller ones of a level share a row.
 
     The row of a part that lies outside all modules as a whole would repeat the row above, and is left out.
     """
@@ -304,19 +303,19 @@ def phases_table(rank: Explained) -> TextTable:
         *("GiB allocated in", "at start", "peak", "at end", "reserved", "used"),
         *("added until the peak", "of it still there at the end"),
     )
-    return TextTable(head, list(map(partial(_of_phase, rank), rank.phases)), (1, 2, 3, 4, 5), spare=(7, 1))
-
-
-def _of_phase(rank: Explained, run: PhaseRun) -> tuple[str, ...]:
-    figures = [moment.allocated for moment in (run.start, run.peak, run.end)]
-    used = rank.used(run.end).nbytes
-    added = [change for change in changes(run) if change.added > _least(run)][:NAMED]
-    return (
-        run.part.phase + (f" (of {run.times})" if run.times > 1 else ""),
-        *map(units.gib, (*figures, run.end.reserved, used)),
-        ", ".join(f"{change.kind} {units.size(change.added)}" for change in added),
-        ", ".join(f"{change.kind} {units.size(change.stays)}" for change in added if change.stays > _least(run)),
-    )
+    rows = []
+    for run in rank.phases:
+        figures = [moment.allocated for moment in (run.start, run.peak, run.end)]
+        used = rank.used(run.end).nbytes
+        added = [change for change in changes(run) if change.added > _least(run)][:NAMED]
+        row = (
+            run.part.phase + (f" (of {run.times})" if run.times > 1 else ""),
+            *map(units.gib, (*figures, run.end.reserved, used)),
+            ", ".join(f"{change.kind} {units.size(change.added)}" for change in added),
+            ", ".join(f"{change.kind} {units.size(change.stays)}" for change in added if change.stays > _least(run)),
+        )
+        rows.append(row)
+    return TextTable(head, rows, (1, 2, 3, 4, 5), spare=(7, 1))
 
 
 HELD = 5

@@ -1,6 +1,5 @@
 """Figures of the memory of single runs, from their histories: over a step, by phase, by rank, and of two runs."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,7 +11,6 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import explain
-from memlab.analyse.explain.phases import Part
 from memlab.analyse.explain.placements import ROUNDING, MemoryTimeline, by_kind, timeline
 from memlab.analyse.run_view import RunView
 from memlab.core.errors import RecordError
@@ -153,7 +151,8 @@ def _draw_step(axes: Any, run: DrawnRun, begin: int, end: int) -> None:
     peak = line.allocated[line.peak]
     axes.plot(_position(run, line.peak), peak / 2**30, marker="v", color="black", markersize=6, linestyle="none")
     _name_peak(axes, _position(run, line.peak), peak)
-    mark_phases(axes, [_span(run, part) for part in line.parts if part.phase and begin <= part.begin < end])
+    phases = [part for part in line.parts if part.phase and begin <= part.begin < end]
+    mark_phases(axes, [(_position(run, part.begin), _position(run, part.end - 1), part.phase) for part in phases])
 
 
 def _name_peak(axes: Any, position: float, peak: int) -> None:
@@ -200,10 +199,6 @@ def _position(run: DrawnRun, event: int) -> float:
     return event - begin if seconds is None else 1e3 * (seconds[event] - seconds[begin])
 
 
-def _span(run: DrawnRun, part: Part) -> tuple[float, float, str]:
-    return _position(run, part.begin), _position(run, part.end - 1), part.phase
-
-
 # --- two runs over a step ---------------------------------------------------------------------------------------------
 
 
@@ -216,21 +211,25 @@ def overlaid(first: DrawnRun, second: DrawnRun) -> Figure:
 
     Raises :class:`NothingToDraw` if the phases of the two steps differ.
     """
-    steps = [_phases_of_step(run) for run in (first, second)]
-    names = [[part.phase for part in parts] for parts in steps]
+    runs = (first, second)
+    names, edges = zip(*map(_phases_of_step, runs), strict=True)
     if names[0] != names[1]:
         raise NothingToDraw(f"the phases of the two steps differ: {', '.join(names[0])}; and {', '.join(names[1])}")
     figure, panels = canvas.new_figure(2, 1, 4.6, sharex=True)
-    edges = [part.begin - steps[0][0].begin for part in steps[0]] + [steps[0][-1].end - steps[0][0].begin]
-    runs = (first, second)
+    places = [edge - edges[0][0] for edge in edges[0]]
     titles = [run.view.source if first.view.source != second.view.source else run.view.run_id for run in runs]
-    for run, parts, color, dash, title in zip(runs, steps, COLORS, ("solid", "dashed"), titles, strict=True):
-        _draw_lines(panels, run, parts, edges, color, dash, title)
+    for run, own, color, dash, title in zip(runs, edges, COLORS, ("solid", "dashed"), titles, strict=True):
+        line = run.timeline
+        events = line.sampled(own[0], own[-1], 2 * BUCKETS)
+        look = {"color": color, "linestyle": dash, "linewidth": 1.1, "label": canvas.plain(title)}
+        for axes, values in zip(panels.flat, (line.allocated, line.reserved), strict=True):
+            sizes = gib([values[event] for event in events])
+            axes.step(np.interp(events, own, places), sizes, where="post", **look)
     for axes, title in zip(panels.flat, ("allocated", "reserved"), strict=True):
-        axes.set_xlim(0, edges[-1])
+        axes.set_xlim(0, places[-1])
         axes.set_ylabel(f"{title}, GiB")
-    mark_phases(panels[0][0], list(zip(edges[:-1], edges[1:], names[0], strict=True)))
-    mark_phases(panels[1][0], [(begin, begin, "") for begin in edges[:-1]])
+    mark_phases(panels[0][0], list(zip(places[:-1], places[1:], names[0], strict=True)))
+    mark_phases(panels[1][0], [(begin, begin, "") for begin in places[:-1]])
     canvas.from_zero(panels.flat)
     canvas.counted(panels[-1][0], f"events of the step, as many as in the {titles[0]} run")
     one, other = (run.timeline.allocated[run.timeline.peak] for run in runs)
@@ -239,30 +238,12 @@ def overlaid(first: DrawnRun, second: DrawnRun) -> Figure:
     return canvas.finish(figure, first.sheet, "Memory over a step of two runs", [note])
 
 
-def _phases_of_step(run: DrawnRun) -> list[Part]:
-    """Return the phases of the step that holds the peak; what lies between two belongs to the one before."""
+def _phases_of_step(run: DrawnRun) -> tuple[list[str], list[int]]:
+    """Return the phases of the step that holds the peak, and the events at their edges; what lies between two phases
+    belongs to the one before."""
     begin, end = run.timeline.peak_step
     phases = [part for part in run.timeline.parts if part.phase and begin <= part.begin < end]
-    ends = [*(part.begin for part in phases[1:]), end]
-    return [part._replace(end=end) for part, end in zip(phases, ends, strict=True)]
-
-
-def _draw_lines(
-    panels: Any, run: DrawnRun, parts: list[Part], edges: list[int], color: str, dash: str, name: str
-) -> None:
-    line = run.timeline
-    events = line.sampled(parts[0].begin, parts[-1].end, 2 * BUCKETS)
-    at = [_place(event, parts, edges) for event in events]
-    for axes, values in zip(panels.flat, (line.allocated, line.reserved), strict=True):
-        sizes = gib([values[event] for event in events])
-        axes.step(at, sizes, where="post", color=color, linestyle=dash, linewidth=1.1, label=canvas.plain(name))
-
-
-def _place(event: int, parts: list[Part], edges: list[int]) -> float:
-    """Return the place of an event on the axis of the first run's events."""
-    number = bisect_right([part.begin for part in parts], event) - 1
-    part = parts[number]
-    return edges[number] + (event - part.begin) / (part.end - part.begin) * (edges[number + 1] - edges[number])
+    return [part.phase for part in phases], [*(part.begin for part in phases), end]
 
 
 # --- by phase ---------------------------------------------------------------------------------------------------------

@@ -63,14 +63,7 @@ def series_over(sheet: Sheet, axis: str) -> list[Series]:
 
     Raises :class:`NothingToDraw` where no configuration has two positions.
     """
-    found = list(_all_series(sheet, axis))
-    long = [series for series in found if len({*series.points, *series.ooms}) > 1 and series.points]
-    if not long:
-        raise NothingToDraw(f"no configuration has two points along {axis}")
-    return long
-
-
-def _all_series(sheet: Sheet, axis: str) -> Iterator[Series]:
+    found = []
     here, other = (1, 0) if axis == TOKENS else (0, 1)
     others = {point_of(run)[other] for run in sheet.runs}
     for label, members in sheet.configurations.items():
@@ -78,10 +71,16 @@ def _all_series(sheet: Sheet, axis: str) -> Iterator[Series]:
         for fixed, runs in sorted(grouped(members, lambda run: point_of(run)[other]).items()):
             points = grouped((run for run in runs if run.fits_and_lasts), lambda run: point_of(run)[here])
             ooms = tuple(sorted({point_of(run)[here] for run in runs if run.status == "gpu_oom"}))
+            if len({*points, *ooms}) < 2:
+                continue
             point = f"batch {fixed:,}" if axis == TOKENS else f"{fixed:,} tokens"
             words = [sheet.short(label), point if len(others) > 1 or not sheet.short(label) else ""]
-            yield Series(label, ", ".join(word for word in words if word), points, ooms, turn)
-            turn += len({*points, *ooms}) > 1
+            if points:
+                found.append(Series(label, ", ".join(word for word in words if word), points, ooms, turn))
+            turn += 1
+    if not found:
+        raise NothingToDraw(f"no configuration has two points along {axis}")
+    return found
 
 
 COLUMNS, MOST = 2, 8
@@ -90,14 +89,12 @@ COLUMNS, MOST = 2, 8
 def fit(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     """Draw live tensors, then reserved memory: a panel for each configuration with three token counts or more."""
     labels = dict(zip(configurations(sheet.runs), sheet.configurations, strict=True))  # here -> in the whole report
-    drawn = 0
-    for key in dict.fromkeys((sheet.held, "peak_reserved_bytes")):
-        fits, _ = fit_all(sheet.runs, key)
-        if fits:
-            drawn += 1
-            yield units.name(key).removeprefix("peak "), _figure(sheet, [(labels[each.label], each) for each in fits])
-    if not drawn:
+    found = {key: fit_all(sheet.runs, key)[0] for key in (sheet.held, "peak_reserved_bytes")}
+    if not any(found.values()):
         raise NothingToDraw("no configuration has three token counts")
+    for key, fits in found.items():
+        if fits:
+            yield units.name(key).removeprefix("peak "), _figure(sheet, [(labels[each.label], each) for each in fits])
 
 
 def _figure(sheet: Sheet, fits: list[tuple[str, Fit]]) -> Figure:
@@ -170,7 +167,8 @@ def slices_overlay(sheet: Sheet, effects: Effects) -> Iterator[tuple[str, Figure
 
 def overlay(sheet: Sheet, pairs: Sequence[Pair], title: str, notes: Sequence[str]) -> Figure:
     """Draw live tensors, reserved memory and speed of both sides, with the difference and its noise below each."""
-    keys = [key for key in (sheet.held, "peak_reserved_bytes", "tokens_per_second") if _has(pairs, key)]
+    wanted = (sheet.held, "peak_reserved_bytes", "tokens_per_second")
+    keys = [key for key in wanted if any(key in pair.differences for pair in pairs)]
     figure, panels = canvas.new_figure(2, len(keys), 4.4, sharex=True, gridspec_kw={"height_ratios": (3, 2)})
     for column, key in enumerate(keys):
         above, below = panels[0][column], panels[1][column]
@@ -191,10 +189,6 @@ def _lines(effects: Effects, least: int) -> dict[tuple[str, str, str, int], list
     lines of at least ``least`` pairs."""
     groups = grouped(effects.pairs, lambda pair: (pair.where, pair.base, pair.other, pair.micro))
     return {group: pairs for group, pairs in groups.items() if len(pairs) >= least}
-
-
-def _has(pairs: Sequence[Pair], key: str) -> bool:
-    return any(key in pair.differences for pair in pairs)
 
 
 def _both(axes: Any, pairs: Sequence[Pair], key: str) -> None:
