@@ -107,19 +107,13 @@ def _failure(rank: Explained, oom: OutOfMemoryExplained) -> dict[str, Any]:
 
 
 def _rank(result: Mapping[str, Any]) -> dict[str, Any]:
-    phases = {
-        phase: {key: figures.get(key) for key in BY_PHASE} for phase, figures in _figures_by_phase(result).items()
-    }
+    of_meters = (result["attached"] or {}).get("phases", {})  # those of a command know more than torch
+    phases = {}
+    for phase, figures in result["phases"].items():
+        known = {**figures, **of_meters.get(phase, {})}
+        phases[phase] = {key: known.get(key) for key in BY_PHASE}
     facts = {key: result[key] for key in ("rank", "status", "same_as_rank", "device_total_bytes", *OF_RANK)}
     return {**facts, "phases": phases}
-
-
-def _figures_by_phase(result: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Return the figures of each phase. A command's meters know more of them than torch."""
-    attached = result["attached"] or {}
-    return {
-        phase: {**figures, **attached.get("phases", {}).get(phase, {})} for phase, figures in result["phases"].items()
-    }
 
 
 def history(rank: Explained, record: Record, run: int) -> dict[str, Any]:

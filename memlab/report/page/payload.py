@@ -1,6 +1,7 @@
 """Data of the page, and its tables that sort and filter. Values that recur in many runs are stored once and shared."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,18 +15,8 @@ from memlab.analyse.run_view import RunView, peak
 from memlab.core.grouping import grouped
 from memlab.report import units
 from memlab.report.fit_text import equation
-from memlab.report.page import points
-from memlab.report.page.sentences import (
-    Named,
-    all_effects,
-    answer,
-    fastest,
-    notes,
-    ran_or_fit,
-    sections,
-    slowdowns,
-    unknown_speeds,
-)
+from memlab.report.page import points, sentences
+from memlab.report.page.sentences import Named
 from memlab.report.palette import styles
 from memlab.report.short_names import short_names, usual_options
 
@@ -43,22 +34,24 @@ def payload(runs: Sequence[RunView], skipped: Sequence[Skipped], title: str) -> 
     shared = points.SharedValues()
     root = os.path.dirname(os.path.commonpath([run.path for run in runs]))
     unread = [(os.path.relpath(place.path, root), place.reason.replace(root + os.sep, "")) for place in skipped]
-    effects = all_effects(runs, quantities, held_quantity(runs))
+    effects = sentences.all_effects(runs, quantities, held_quantity(runs))
     columns = points.quantity_columns(runs, quantities)
     return {
         "title": title,
         "version": __version__,
-        "answer": answer(named),
+        "answer": sentences.answer(named),
         "sections": [
-            {"title": heading, "sentences": sentences}
-            for heading, sentences in sections(named, effects, unread).items()
+            {"title": heading, "sentences": found}
+            for heading, found in sentences.sections(named, effects, unread).items()
         ],
         "usual": usual_options([members[0] for members in named.values()]),
         "tables": {
             "leaderboard": leaderboard(named),
             "fits": fits,
             "effects": effects_table(effects),
-            "notes": _table([("kind", "text"), ("point", "text"), ("why", "text")], map(list, notes(runs, unread))),
+            "notes": _table(
+                [("kind", "text"), ("point", "text"), ("why", "text")], map(list, sentences.notes(runs, unread))
+            ),
         },
         "configurations": _configurations(labelled, names),
         "columns": points.table_columns(runs, names_of_runs, columns),
@@ -107,8 +100,8 @@ def leaderboard(named: Named) -> Table:
     The fastest is first. Where no speed is known, it shows each largest point instead, the one with the most tokens
     first, then the one with the least memory.
     """
-    by_speed = fastest(named) is not None
-    verb = ran_or_fit([run for members in named.values() for run in members])
+    by_speed = sentences.fastest(named) is not None
+    verb = sentences.ran_or_fit([run for members in named.values() for run in members])
     columns = [
         ("model and GPUs", "text"),
         ("configuration", "text"),
@@ -122,9 +115,7 @@ def leaderboard(named: Named) -> Table:
         ("note", "text"),
     ]
     rows = [_leader(name, members, by_speed) for name, members in named.items()]
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row[0]] = counts.get(row[0], 0) + row[6]
+    counts = Counter(subject_of(members[0]) for members in named.values() for _ in members)
     rows.sort(key=lambda row: (-counts[row[0]], row[0], -(row[2 if by_speed else 7] or 0), row[4] or 0))
     return _table(columns, rows)
 
@@ -132,9 +123,9 @@ def leaderboard(named: Named) -> Table:
 def _leader(name: str, members: Sequence[RunView], by_speed: bool) -> list[Any]:
     ran = [run for run in members if run.fits_and_lasts]
     ooms = [tokens_of(run) for run in members if run.status == "gpu_oom"]
-    notes = ["its larger batches thrash" if any(slowdowns(name, members)) else ""]
-    notes += ["speed not known"] if unknown_speeds(members) else []
-    _, run = fastest({name: members}) or ("", None if by_speed else max(ran, key=tokens_of, default=None))
+    notes = ["its larger batches thrash" if any(sentences.slowdowns(name, members)) else ""]
+    notes += ["speed not known"] if sentences.unknown_speeds(members) else []
+    _, run = sentences.fastest({name: members}) or ("", None if by_speed else max(ran, key=tokens_of, default=None))
     fastest_point: list[Any] = [None] * 4
     if run:
         micro, tokens = point_of(run)

@@ -140,7 +140,8 @@ def unit_of(key: str) -> str:
 
 
 def table_columns(runs: Sequence[RunView], names: Sequence[str], quantities: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the table's columns: configuration, point, status, main quantities, options that vary.
+    """List the table's columns: configuration, point, status, main quantities, options that vary, and values that
+    differ in groups whose option does not vary.
 
     Columns of quantities have no values here: :func:`quantity_columns` has them.
     """
@@ -151,13 +152,8 @@ def table_columns(runs: Sequence[RunView], names: Sequence[str], quantities: Map
     held = held_quantity(runs)
     main = {held: units.name(held), **MAIN}
     columns += [{"key": key, "name": name, "unit": unit_of(key)} for key, name in main.items() if key in quantities]
-    return columns + _options(runs)
-
-
-def _options(runs: Sequence[RunView]) -> list[dict[str, Any]]:
-    """List columns of the options that vary, and of values that differ in groups whose option does not vary."""
-    axes = what_varies(runs)
-    columns = [_column(axis, axis, "text", [_text(axis_value(run, axis)) for run in runs]) for axis in axes]
+    for axis in what_varies(runs):
+        columns.append(_column(axis, axis, "text", [_text(axis_value(run, axis)) for run in runs]))
     if len({run.source for run in runs}) > 1:
         columns.append(_column("source", "source", "text", [run.source for run in runs]))
     return columns

@@ -70,7 +70,7 @@ def sections(named: Named, effects: Sequence[Effects], skipped: Sequence[tuple[s
     found = {
         "What was run": list(_what_was_run(runs, len(named))),
         "What fits": list(_what_fits(named)),
-        "What each axis did": effect_sentences(effects, held_quantity(runs), FEW),
+        "What each axis did": effect_sentences(effects, held_quantity(runs)),
         "Read with care": [*_first(list(confounded(runs, effects))), *_care(runs, skipped)],
     }
     return {heading: sentences for heading, sentences in found.items() if sentences}
@@ -238,7 +238,7 @@ def all_effects(runs: Sequence[RunView], quantities: Mapping[int, Mapping[str, Q
     return [effects_by(runs, axis, lambda run: compared[id(run)]) for axis in axes]
 
 
-def effect_sentences(effects: Sequence[Effects], held: str, most: int) -> list[str]:
+def effect_sentences(effects: Sequence[Effects], held: str) -> list[str]:
     """Write a sentence for each two options of an axis, most pairs first; the last one counts the omitted sentences."""
     found = [
         (axis, *options, pairs)
@@ -246,10 +246,8 @@ def effect_sentences(effects: Sequence[Effects], held: str, most: int) -> list[s
         for options, pairs in grouped(axis.pairs, lambda pair: (pair.base, pair.other)).items()
     ]
     found.sort(key=lambda each: -len(each[3]))
-    sentences = [_effect_sentence(*each, held) for each in found[:most]]
-    if len(found) > most:
-        sentences.append(f"The table of effects has {len(found) - most:,} more.")
-    return sentences
+    more = [f"The table of effects has {len(found) - FEW:,} more."] if len(found) > FEW else []
+    return [*(_effect_sentence(*each, held) for each in found[:FEW]), *more]
 
 
 def _effect_sentence(effects: Effects, base: str, other: str, pairs: Sequence[Pair], held: str) -> str:
