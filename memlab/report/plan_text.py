@@ -68,8 +68,8 @@ def plan_answer(rows: Sequence[Row], cheapest: Row | None, measure: Sequence[Row
     config = best.candidate.config
     length = f" with {config.seq_len.tokens:,} tokens a sequence" if config.training.loop == "memlab" else ""
     need = f"{_in_use(best.best)} on the fullest GPU{length}" if best.best else ""
-    facts = [", ".join(filter(None, [need, how_sure(best.summary)])), *_speed_and_price(best)]
-    facts.append(units.not_known("which is fastest", (row.basis for row in measure)))
+    unknown = units.not_known("which is fastest", (row.basis for row in measure))
+    facts = [", ".join(filter(None, [need, how_sure(best.summary)])), *_speed_and_price(best), unknown]
     return f"{fitting} of {len(rows)} configurations fit; {kind} is {_line(best)}: {'; '.join(filter(None, facts))}."
 
 
@@ -92,7 +92,6 @@ def _have_rates(rows: Sequence[Row]) -> bool:
 def show_rows(rows: Sequence[Row], out: Console) -> None:
     """Print the largest batch of each configuration, and the memory that it leaves free."""
     names = list(dict.fromkeys(name for row in rows for name in row.candidate.options))
-    speed = any(row.summary.get("tokens_per_second") for row in rows)
     places = units.places(row.best.used for row in rows if row.best)
     cells = [
         (
@@ -102,16 +101,16 @@ def show_rows(rows: Sequence[Row], out: Console) -> None:
             units.gib(row.best.free if row.best else None, places),
             units.gib(row.best.host if row.best else None, places),
             _probability(row),
-            *([_rate(row), _price(row)] if speed else []),
+            _rate(row),
+            _price(row),
             _beyond(row),
         )
         for row in rows
     ]
-    columns = [*names, "largest batch", "used GiB", "free GiB", "host GiB", "probability"]
-    columns += ["tokens/s", "$ a million tokens", "one more"] if speed else ["one more"]
+    of_batch = ("largest batch", "used GiB", "free GiB", "host GiB", "probability", "tokens/s", "$ a million tokens")
     title = "Largest micro batch that fits, predicted; memory of the fullest GPU"
     spare = ("host GiB", "free GiB", "one more", "probability", "$ a million tokens", "tokens/s")
-    show_table(out, title, columns, cells, len(names), notes=1, common=names, spare=spare)
+    show_table(out, title, (*names, *of_batch, "one more"), cells, len(names), notes=1, common=names, spare=spare)
 
 
 def show_measure(measure: Sequence[Row], shown: int, out: Console) -> None:
