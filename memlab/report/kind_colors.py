@@ -35,6 +35,6 @@ _UNKNOWN = ("#8A8A8A", "#9A9A9A")
 
 def kind_colors(kinds: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return kind -> colour on a white and on a dark page, in the order of a stack; unknown kinds lie on top, grey."""
-    known = list(KIND_COLORS)
-    ordered = sorted(set(kinds), key=lambda kind: (known.index(kind) if kind in known else len(known), kind))
-    return {kind: KIND_COLORS.get(kind, _UNKNOWN) for kind in ordered}
+    found = set(kinds)
+    known = {kind: colors for kind, colors in KIND_COLORS.items() if kind in found}
+    return known | dict.fromkeys(sorted(found - known.keys()), _UNKNOWN)

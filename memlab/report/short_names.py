@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 
 from memlab.analyse.identity import COMMAND, numbered, varied_groups, varied_keys, words_apart
 from memlab.analyse.run_view import RunView, value_at
+from memlab.core.grouping import grouped
 
 PLAIN = ("model", "zero_stage")
 """Groups whose option is in every name if it varies, without the group's name: zero3."""
@@ -28,9 +28,7 @@ def short_names(firsts: Sequence[RunView]) -> list[str]:
     """Name each configuration, given by one run. Names leave out the :func:`usual_options`."""
     shown, usual = varied_groups(firsts) or list(PLAIN), usual_options(firsts)
     words = words_apart(firsts, lambda run: _options(run, shown, usual))
-    order = sorted(range(len(firsts)), key=words.__getitem__)
-    for _, equal in groupby(order, key=words.__getitem__):
-        places = list(equal)
+    for places in grouped(range(len(firsts)), lambda place: tuple(words[place])).values():
         if len(places) > 1:
             for place, values in zip(places, _values_apart([firsts[place] for place in places]), strict=True):
                 words[place] = [*words[place], *values]
