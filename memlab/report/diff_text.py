@@ -74,10 +74,9 @@ def comparison_answer(comparison: Comparison) -> str:
     )
     if any(clauses):
         return f"{'; '.join(filter(None, clauses))}."
-    changes = len(comparison.values)
-    if not changes:
+    if not comparison.values:
         return "Nothing differs in the configuration."
-    return f"The configurations differ in {changes} value{'s' * (changes != 1)}, without a common quantity."
+    return f"The configurations differ in {units.counted(len(comparison.values), 'value')}, without a common quantity."
 
 
 def letters(runs: Sequence[RunView]) -> list[str]:
@@ -282,9 +281,11 @@ def effects_answer(effects: Effects) -> str:
             alike.setdefault((units.signed_percent(found[key].median), noise), []).append(name)
     changes = ", ".join(f"{median} {' and '.join(names)}{noise}" for (median, noise), names in alike.items())
     pairs = "one pair" if count == 1 else f"median of {count} pairs"
-    clauses = [f"{other} instead of {base}: {changes or 'nothing to compare'} ({pairs})"]
-    clauses.append("" if "step_seconds" in found else units.not_known("step time", effects.bounds))
-    clauses.append(f"{len(more)} more in the table" if more else "")
+    clauses = (
+        f"{other} instead of {base}: {changes or 'nothing to compare'} ({pairs})",
+        "" if "step_seconds" in found else units.not_known("step time", effects.bounds),
+        f"{len(more)} more in the table" if more else "",
+    )
     return f"{'; '.join(filter(None, clauses))}."
 
 
@@ -297,11 +298,9 @@ def sets_answer(effects: Effects) -> str:
     changes = [_median_and_largest(found[key], len(effects.pairs)) for key in OF_SETS if key in found]
     words = f"median and largest change of {', '.join(changes)}" if changes else "nothing to compare"
     differs = f" ({effects.by} differs)" if effects.by else ""
-    clauses = [f"{units.counted(len(effects.pairs), 'pair')}, {other} instead of {base}{differs}: {words}"]
-    clauses.append(
-        units.not_known("step time of the other pairs" if "step_seconds" in found else "step time", effects.bounds)
-    )
-    return f"{'; '.join(filter(None, clauses))}."
+    answer = f"{units.counted(len(effects.pairs), 'pair')}, {other} instead of {base}{differs}: {words}"
+    what = "step time of the other pairs" if "step_seconds" in found else "step time"
+    return f"{'; '.join(filter(None, (answer, units.not_known(what, effects.bounds))))}."
 
 
 def _median_and_largest(found: EffectRange, pairs: int) -> str:

@@ -126,10 +126,8 @@ def _rests_on(quote: Quote) -> Iterator[str]:
 def progress(console: Console) -> Iterator["Progress"]:
     """Show a live display on a terminal, plain lines elsewhere."""
     shown = Progress(console)
-    if not console.is_terminal:
-        yield shown
-        return
-    with Live(shown, console=console, refresh_per_second=2, transient=True):
+    live = Live(shown, console=console, refresh_per_second=2, transient=True)
+    with live if console.is_terminal else contextlib.nullcontext():
         yield shown
 
 

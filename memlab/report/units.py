@@ -55,10 +55,8 @@ def _three(value: float) -> str:
 
 def number(value: float, digits: int = 4) -> str:
     """Write a number with ``digits`` significant digits; a larger one as a whole number. Never writes an exponent."""
-    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else _plain(value, digits)
-
-
-def _plain(value: float, digits: int) -> str:
+    if abs(value) >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
     text = f"{value:,.{digits}g}"
     return text if "e" not in text else f"{value:.{digits - 1 - floor(log10(abs(value)))}f}"
 

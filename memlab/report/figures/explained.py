@@ -53,8 +53,7 @@ def layers(
     small = [sizes for kind, sizes in kinds.items() if kind not in large]
     if any(map(any, small)):
         found.append(StackLayer(SMALLER, "#8A8A8A", "", [sum(sizes) for sizes in zip(*small, strict=True)]))
-    requested = [sum(sizes) for sizes in zip(*kinds.values(), strict=True)] if kinds else [0] * len(reserved)
-    slack = [whole - part for whole, part in zip(reserved, requested, strict=True)]
+    slack = [whole - sum(requested) for whole, *requested in zip(reserved, *kinds.values(), strict=True)]
     found.append(StackLayer(SLACK, "#FFFFFF", "////", slack))
     if outside is not None:
         found.append(StackLayer("outside the allocator", "#D0D0D0", "....", list(outside)))
@@ -221,10 +220,11 @@ def overlaid(first: DrawnRun, second: DrawnRun) -> Figure:
     for run, own, color, dash, title in zip(runs, edges, COLORS, ("solid", "dashed"), titles, strict=True):
         line = run.timeline
         events = line.sampled(own[0], own[-1], 2 * BUCKETS)
+        at = np.interp(events, own, places)
         look = {"color": color, "linestyle": dash, "linewidth": 1.1, "label": canvas.plain(title)}
         for axes, values in zip(panels.flat, (line.allocated, line.reserved), strict=True):
             sizes = gib([values[event] for event in events])
-            axes.step(np.interp(events, own, places), sizes, where="post", **look)
+            axes.step(at, sizes, where="post", **look)
     for axes, title in zip(panels.flat, ("allocated", "reserved"), strict=True):
         axes.set_xlim(0, places[-1])
         axes.set_ylabel(f"{title}, GiB")
@@ -282,8 +282,10 @@ def _draw_bars(axes: Any, run: DrawnRun) -> None:
     canvas.stack_bars(
         axes, at, layers(kinds, [moment.reserved for moment in moments], outside), linewidth=0.4, width=0.36
     )
-    times = [f"\n(of {phase.times})" if phase.times > 1 else "" for phase in run.rank.phases]
-    names = [phase.part.phase.replace("_", "\n") + of for phase, of in zip(run.rank.phases, times, strict=True)]
+    names = [
+        phase.part.phase.replace("_", "\n") + (f"\n(of {phase.times})" if phase.times > 1 else "")
+        for phase in run.rank.phases
+    ]
     axes.set_xticks(range(len(names)), names, fontsize=7.5)
     axes.grid(axis="x", visible=False)
     axes.set_ylabel("GiB of the device")
