@@ -12,7 +12,7 @@ COLUMNS = ("kind of work", "profiled", "launches", "predicted", "predicted launc
 
 
 def show_time_by_kind(found: TimeComparison, out: Console) -> None:
-    say(_answer(found), out, "bold")
+    say(" ".join(_answer(found)), out, "bold")
     if found.profiled is not None and found.predicted is None:
         say(f"There is no prediction to compare with: {found.reason}.", out)
     elif found.predicted is None:
@@ -27,23 +27,20 @@ def show_time_by_kind(found: TimeComparison, out: Console) -> None:
 _NOTHING = StepByKind({}, 0.0, 0.0)
 
 
-def _answer(found: TimeComparison) -> str:
-    parts = []
+def _answer(found: TimeComparison) -> Iterator[str]:
     if found.profiled is not None and found.usual_seconds is None:
-        parts.append(f"A profiled step took {units.seconds(found.profiled.step_seconds)}.")
+        yield f"A profiled step took {units.seconds(found.profiled.step_seconds)}."
     elif found.profiled is not None:
         profiled = units.seconds(found.profiled.step_seconds)
-        parts.append(f"A step took {units.seconds(found.usual_seconds)}, with the profiler {profiled}.")
+        yield f"A step took {units.seconds(found.usual_seconds)}, with the profiler {profiled}."
     if found.predicted is not None:
         basis = found.predicted.basis
         reason = f" ({basis.reason})" if basis.reason else ""
-        parts.append(
-            f"The predicted step takes {units.quantity('step_seconds', found.predicted.step_seconds, basis)}{reason}."
-        )
+        seconds = units.quantity("step_seconds", found.predicted.step_seconds, basis)
+        yield f"The predicted step takes {seconds}{reason}."
     for name, step, whole in _steps(found):
         if step.busy_seconds:
-            parts.append(f"The device is busy for {units.percent(step.busy_seconds / whole)} of the {name} step.")
-    return " ".join(parts)
+            yield f"The device is busy for {units.percent(step.busy_seconds / whole)} of the {name} step."
 
 
 def _steps(found: TimeComparison) -> Iterator[tuple[str, StepByKind, float]]:
