@@ -168,7 +168,7 @@ def _check_objective(config: Config) -> None:
     if name and config.mode == "predict" and follows_from_step(name):
         if config.training.loop != "memlab":
             raise bound_error(name, OWN_PYTHON)
-        if calibrate.resolve(config).step is None:
+        if calibrate.calibrations_of(config).step is None:
             raise bound_error(name, why_not_calibrated(config))
 
 

@@ -14,7 +14,7 @@ from memlab.launch.user_command.measure import command_record, plan_of, work_of
 from memlab.prediction.memory.rank_results import Estimate, needs, rank_results
 from memlab.prediction.memory.shared_gpus import gpus_of_ranks
 from memlab.prediction.prediction import NOWHERE, judged
-from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.calibrate import calibrations_of
 from memlab.prediction.time.step_time import predict_steps, usual_steps
 from memlab.prediction.traces.store import code_digest
 from memlab.runs.step_rows import over_ranks
@@ -68,7 +68,7 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     """Predict memory and time from the traces. Returns the record, and the rows of each rank's steps."""
     plan = _plan(command)
     config = plan.config
-    calibrations = resolve(config)
+    calibrations = calibrations_of(config)
     (results,) = rank_results([config], [command.traces], calibrations.host)
     ran = all(result.status == "ok" for result in results)
     is_alone = not any(trace.beside for trace in command.traces.values())  # else ranks wait for each other's kernels
@@ -114,7 +114,7 @@ def record_without_traces(status: str, reason: str, words: Sequence[str], steps:
 def estimate_of(command: TracedCommand) -> Estimate:
     """Return the verdict, and the memory that the command would need on a GPU of any size."""
     config = command.config
-    return needs(config, list(command.traces.values()), resolve(config).host)
+    return needs(config, list(command.traces.values()), calibrations_of(config).host)
 
 
 def _plan(command: TracedCommand) -> Plan:

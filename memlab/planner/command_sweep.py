@@ -28,7 +28,7 @@ from memlab.planner.user_command import PROCESSES
 from memlab.prediction.memory.rank_results import estimate
 from memlab.prediction.not_predicted import unpredictable
 from memlab.prediction.run_command import traces_in
-from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.calibrate import calibrations_of
 from memlab.prediction.traces.interpolate import CHECKED, MINIMUM_TOKENS, Interpolator
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, JobResult, SearchResult, SweepObserver
@@ -54,7 +54,7 @@ def largest_interpolated(
     if len(traces) < CHECKED or not all(traces.values()) or is_shared:
         return None
     ranks = _by_rank(traces)
-    calibration = resolve(config).host
+    calibration = calibrations_of(config).host
     while high - low > 1:
         size = min(max(isqrt(low * high), low + 1), high - 1)
         at_size = [interpolator.at(size, ONE_LENGTH) for interpolator in ranks]
@@ -166,7 +166,7 @@ class CommandPredictor(Predictor, SweepObserver):
         for number, outcome in enumerate(found) if not limited else ():
             if not isinstance(outcome, str) and not fits(outcome):  # what it needs is in its traces
                 config, traces = records[number].config, traces_in(kept_folder(plans[number]).path).values()
-                needed = estimate(config, traces, resolve(config).host, limited=False)
+                needed = estimate(config, traces, calibrations_of(config).host, limited=False)
                 found[number] = replace(needed, verdict=outcome.verdict)
         return found
 

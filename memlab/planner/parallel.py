@@ -16,7 +16,7 @@ from memlab.core.plan import Plan
 from memlab.planner.search import Outcome, Predictor, Progress
 from memlab.prediction.memory.rank_results import estimate, needs
 from memlab.prediction.prediction import predict
-from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.calibrate import calibrations_of
 from memlab.prediction.time.step_time import predict_step_time
 from memlab.prediction.traces.choose_traces import known_traces, trace_missing, traces
 from memlab.prediction.traces.store import trace_folder
@@ -41,7 +41,7 @@ class ParallelPredictor(Predictor):
         A trace that fails here is tried again when its estimate is requested, which then reports the reason.
         """
         for plan in plans:
-            resolve(plan.config)
+            calibrations_of(plan.config)
         trace_missing(plans, partial(self._on_progress, "tracing"))
 
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Outcome]:
@@ -103,7 +103,7 @@ def _estimate(plan: Plan, limited: bool) -> Outcome | None:
     try:
         traces = known_traces(plan)
         judge = estimate if limited else needs
-        return None if traces is None else judge(plan.config, list(traces.values()), resolve(plan.config).host)
+        return None if traces is None else judge(plan.config, list(traces.values()), calibrations_of(plan.config).host)
     except Exception as error:
         return reason_of(error)
 
@@ -121,7 +121,7 @@ def _summary(plan: Plan) -> tuple[dict[str, Any], Basis]:
 
 def _outlook(plan: Plan) -> tuple[dict[str, Any], Basis]:
     with suppress(Exception):
-        calibrations, found = resolve(plan.config), traces(plan)
+        calibrations, found = calibrations_of(plan.config), traces(plan)
         verdict = estimate(plan.config, found.values(), calibrations.host).verdict
         step = predict_step_time(plan.config, found, calibrations.step)
         seconds = {"step_seconds_mean": step.seconds} if step else {}

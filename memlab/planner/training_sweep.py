@@ -13,7 +13,7 @@ from memlab.launch.launch_control import LaunchControl
 from memlab.launch.sweep import Backend, in_parts
 from memlab.prediction.not_predicted import unpredictable
 from memlab.prediction.prediction import SHADOW_FAILED, failed_record, predict_one
-from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.calibrate import calibrations_of
 from memlab.prediction.traces.choose_traces import known_traces, make, next_tasks
 from memlab.prediction.traces.store import code_digest, trace_folder
 from memlab.runs.job import Job
@@ -40,7 +40,7 @@ class TrainingPredictions(Backend):
         if found is None or found.environment.get("predictor") != code_digest():
             return None
         with suppress(Exception):
-            calibration = resolve(job.config).step
+            calibration = calibrations_of(job.config).step
             return found if found.steps.get("calibration") == (calibration.digest if calibration else None) else None
         return None
 

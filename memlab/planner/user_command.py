@@ -27,7 +27,7 @@ from memlab.prediction.memory.shared_gpus import with_memory_of_others
 from memlab.prediction.memory.whole_epoch import ORDER, other_orders, with_whole_epoch
 from memlab.prediction.memory.workspaces import WORKSPACES, figures_with_workspaces, with_workspaces
 from memlab.prediction.run_command import ITS_OUTPUT, LOG, RanksDiffer, Simulated, simulate
-from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.calibrate import calibrations_of
 from memlab.runs.folder import RunFolder
 from memlab.runs.gpus_of_process import on_each_gpu
 from memlab.runs.job import Job
@@ -97,7 +97,7 @@ def _range_of_orders(traced: TracedCommand, need: Mapping[str, int]) -> list[dic
     config, orders = traced.config, other_orders(traced.as_run)
     found: dict[str, list[int]] = {key: [nbytes] for key, nbytes in need.items()}
     for traces in orders:
-        (results,) = rank_results([config], [traces], resolve(config).host)
+        (results,) = rank_results([config], [traces], calibrations_of(config).host)
         limit = max(result.device_total_bytes or 0 for result in results) if any(each.oom for each in results) else 0
         for key in found:
             found[key].append(limit or max(getattr(result, key) for result in results))
@@ -193,7 +193,7 @@ def predicted_record(
         with _thread_beside(run.environ) as beside:
             traced, others = _both_ends(run, folder, beside, has_free_core)
             config = traced.config
-            replay = partial(figures_with_workspaces, config, traced.traces, resolve(config).host)
+            replay = partial(figures_with_workspaces, config, traced.traces, calibrations_of(config).host)
             taking = computed_in_a_copy(replay) if has_free_core else replay
             record, rows = record_of(traced)
             keep_what_was_found(record.ranks, folder)

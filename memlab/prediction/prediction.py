@@ -14,7 +14,7 @@ from memlab.files.disk import is_full
 from memlab.prediction.memory.fit_probability import shipped_ratios, support
 from memlab.prediction.memory.rank_results import estimate, rank_results
 from memlab.prediction.not_predicted import unpredictable
-from memlab.prediction.time.calibrate import Calibration, resolve
+from memlab.prediction.time.calibrate import Calibration, calibrations_of
 from memlab.prediction.time.step_time import StepTime, predict_step_time
 from memlab.prediction.traces.choose_traces import traces_in_launch
 from memlab.prediction.traces.store import code_digest
@@ -62,7 +62,7 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
     """
     if reasons := unpredictable(plans[0].config):
         return [_record(plan, status="unsupported", reason="; ".join(reasons)) for plan in plans]
-    calibrations = resolve(plans[0].config)
+    calibrations = calibrations_of(plans[0].config)
     began = time.perf_counter()
     try:
         traces = traces_in_launch(plans)

@@ -8,7 +8,7 @@ from typing import Any
 from memlab.core.config import Config
 from memlab.core.plan import Plan, make_plan
 from memlab.prediction.memory.rank_results import estimate
-from memlab.prediction.time.calibrate import Calibrations, resolve
+from memlab.prediction.time.calibrate import Calibrations, calibrations_of
 from memlab.prediction.time.step_time import predict_step_time
 from memlab.simulator.trace.trace_format import Trace
 from memlab.training.simulated.shadow_process import Task, TraceKey, run_shadow
@@ -47,7 +47,7 @@ def attempts(
     ``cpu_limit_s``: seconds of CPU time for each family; one that takes longer is not predicted. ``on_progress`` is
     called now and then with the number of finished traces.
     """
-    calibrations = resolve(config)
+    calibrations = calibrations_of(config)
     key = TraceKey(0, config.batch.micro, config.seq_len.tokens)
     tasks = {
         family.name: Task(_plan(config, family), key, folder / f"{family.name}.trace.json")

@@ -20,7 +20,7 @@ from memlab.prediction.memory.outside import outside_parts
 from memlab.prediction.memory.rank_replays import RankReplays
 from memlab.prediction.memory.rank_results import gpu_memory
 from memlab.prediction.run_command import traces_in
-from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.calibrate import calibrations_of
 from memlab.prediction.traces.choose_traces import traces_in_launch
 from memlab.prediction.traces.store import code_digest
 from memlab.runs.folder import RunFolder
@@ -170,7 +170,7 @@ def explain_prediction(config: Config, trace: Trace, capacity: int | None = None
     """Explain a rank on simulated GPUs. ``capacity``: the most that the allocator may reserve, in bytes; ``None``: as
     on the GPU of the hardware entry. The peak is one of the steps, as in a record."""
     limit = gpu_memory(config, [trace]).capacity if capacity is None else capacity
-    replays = RankReplays(config, [trace], limit, resolve(config).host)
+    replays = RankReplays(config, [trace], limit, calibrations_of(config).host)
     history = History(replays.trace, config.allocator.conf, replays.recorder)  # with release delays, which are likely
     begin = next((index for index, _ in of_kinds(replays.trace.events, BeginPoint)), 0)
     sizes = sizes_from(config.predict.outside)

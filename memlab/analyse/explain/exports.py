@@ -19,7 +19,7 @@ from memlab.core.errors import RecordError
 from memlab.core.grouping import grouped
 from memlab.core.record import PREDICTED, Record
 from memlab.files.disk import write_output
-from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.calibrate import calibrations_of
 from memlab.prediction.time.clocks import COMMUNICATION, LOWER_BOUND, has_clocks, step_seconds
 from memlab.prediction.time.step_intervals import (
     Interval,
@@ -181,7 +181,7 @@ def write_chrome_trace(path: Path, run: ExplainedRun) -> None:
 
 
 def _predicted(ranks: Sequence[Explained], record: Record) -> tuple[list[Event], dict[str, Any]]:
-    config, calibration = record.config, resolve(record.config).step
+    config, calibration = record.config, calibrations_of(record.config).step
     if not has_clocks(config, [rank.history.trace for rank in ranks]) or not record.steps:
         raise RecordError(f"{record.run_id}: no step time is predicted, so there is no step to draw.")
     costs = LOWER_BOUND if calibration is None else calibration.costs

@@ -11,7 +11,7 @@ from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.phases import Part, parts_of
 from memlab.core.record import PREDICTED, Record
 from memlab.prediction.memory import ledger
-from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.calibrate import calibrations_of
 from memlab.prediction.time.clocks import LOWER_BOUND, has_clocks
 from memlab.prediction.time.step_intervals import event_seconds
 from memlab.simulator.allocator import RecordingAllocator
@@ -30,7 +30,7 @@ def event_times(rank: Explained, record: Record) -> Mapping[int, float]:
     trace = rank.history.trace
     if not has_clocks(record.config, [trace]) or not trace.work:
         return {}
-    calibration = resolve(record.config).step
+    calibration = calibrations_of(record.config).step
     return event_seconds(record.config, trace, LOWER_BOUND if calibration is None else calibration.costs)
 
 

@@ -13,7 +13,7 @@ from memlab.planner.changed_runs import ChangedRuns, PredictedRun
 from memlab.planner.changes import Change
 from memlab.prediction.memory.ledger import SLACK, by_kind
 from memlab.prediction.memory.rank_results import gpu_memory, needs
-from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.calibrate import calibrations_of
 from memlab.prediction.time.step_time import StepTime, predict_step_time, predict_steps
 
 
@@ -95,7 +95,7 @@ def held_at_the_peak(rank: Explained) -> dict[str, int]:
 
 def needs_of(run: PredictedRun) -> NeededPeaks:
     """Replay the traces of a run, without and with the limit of its GPU."""
-    config, calibrations = run.config, resolve(run.config)
+    config, calibrations = run.config, calibrations_of(run.config)
     found = needs(config, list(run.traces.values()), calibrations.host)
     explained = {number: partial(explain_prediction, config, trace, UNLIMITED) for number, trace in run.traces.items()}
     rank = fullest(explain_ranks(explained)[0])

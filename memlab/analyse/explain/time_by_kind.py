@@ -14,7 +14,7 @@ from memlab.core.grouping import grouped
 from memlab.core.record import PREDICTED, Record
 from memlab.meters.options import PROFILER
 from memlab.prediction.not_predicted import unpredictable
-from memlab.prediction.time.calibrate import Calibration, resolve
+from memlab.prediction.time.calibrate import Calibration, calibrations_of
 from memlab.prediction.time.clocks import LOWER_BOUND, has_clocks
 from memlab.prediction.time.step_intervals import busy_seconds, step_intervals
 from memlab.prediction.time.step_time import OWN_PYTHON
@@ -126,7 +126,7 @@ def profiled_kind(row: OperatorTime) -> str:
 
 def predicted_step(config: Config, trace: Trace) -> StepByKind:
     """Return the step of one rank by the clocks. The hardware entry must have the speeds for a step time."""
-    calibration = resolve(config).step
+    calibration = calibrations_of(config).step
     costs = LOWER_BOUND if calibration is None else calibration.costs
     found = step_intervals(config, trace.work, costs)
     kinds = item_kinds(trace)

@@ -201,7 +201,7 @@ class Calibrations:
     host: Calibration
 
 
-def resolve(config: Config) -> Calibrations:
+def calibrations_of(config: Config) -> Calibrations:
     """Choose the calibrations of a prediction, and fit them where ``predict.calibrate`` names a folder of runs.
 
     Raises :class:`MemlabError` where ``predict.calibrate`` names nothing usable.

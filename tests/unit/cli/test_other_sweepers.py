@@ -19,7 +19,7 @@ from memlab.cli import main as cli
 from memlab.files.conf_files import parse_yaml
 from memlab.planner import training_sweep
 from memlab.prediction import prediction
-from memlab.prediction.time.calibrate import resolve
+from memlab.prediction.time.calibrate import calibrations_of
 from memlab.runs.folder import RunFolder
 
 LENGTHS = (8, 4096, 8, 16)  # one of them does not fit, and a search may ask twice
@@ -28,7 +28,7 @@ WORDS = ("mode=predict", "hardware=h200_x8", "name=mine")
 
 def predict_one(job):
     """A prediction without a trace: a step takes a second for each token, and 1,000 tokens do not fit."""
-    tokens, step = job.config.seq_len.tokens, resolve(job.config).step
+    tokens, step = job.config.seq_len.tokens, calibrations_of(job.config).step
     seconds = ("step_seconds", "step_seconds_min", "step_seconds_max", "step_seconds_mean")
     rates = ("iterations_per_second", "samples_per_second", "tokens_per_second")
     steps = {

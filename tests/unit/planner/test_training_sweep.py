@@ -80,7 +80,7 @@ def test_what_is_traced_is_told_and_others_only_where_there_are_some(job, traced
 
 
 def test_what_is_done_is_not_predicted_again(job, traced, monkeypatch):
-    monkeypatch.setattr(sweep, "resolve", lambda config: Calibrations(None, None))
+    monkeypatch.setattr(sweep, "calibrations_of", lambda config: Calibrations(None, None))
     one = job(2, 10)
     predicted([one])
     (result,) = predicted([one])
@@ -140,7 +140,7 @@ def test_what_cannot_be_fitted_ends_its_own_points_alone(job, traced, monkeypatc
         resolve(plan.config)
         return predict._record(plan, status="ok", steps={})
 
-    monkeypatch.setattr(sweep, "resolve", resolve)
+    monkeypatch.setattr(sweep, "calibrations_of", resolve)
     monkeypatch.setattr(predict, "predict", record)
     jobs = [job(2, 10), job(2, 20, **{"predict.calibrate": "mine"})]
     jobs[1].start(command=[])
