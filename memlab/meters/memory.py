@@ -14,29 +14,12 @@ HOST = "host"
 
 
 @dataclass
-class Reading:
-    """Memory in bytes: now, and peaks since the last reading. The device's figures are ``None`` without a device."""
-
-    host_rss: int
-    host_peak: int
-    allocated: int | None = None
-    requested: int | None = None  # of the allocated bytes, without what the allocator adds to each block
-    peak_allocated: int | None = None
-    peak_active: int | None = None
-    peak_reserved: int | None = None
-    used: int | None = None  # the driver's figure for the whole device
-    retries: int | None = None  # since the process began
-    ooms: int | None = None
-
-    @property
-    def deciding_peak(self) -> int:
-        """The peak by which phases are compared: allocated on a device, else resident on the host."""
-        return self.host_peak if self.peak_allocated is None else self.peak_allocated
-
-
-@dataclass
 class Peaks:
-    """Bytes; ``None``: not counted here. Peaks are the highest of all readings, ``end_...`` belong to the last one."""
+    """Bytes; ``None``: not counted here. Peaks are the highest of all readings, ``end_...`` belong to the last one.
+
+    The driver's figure for the whole device is ``used_bytes``. ``end_requested_bytes``: of the allocated ones, without
+    what the allocator adds to each block.
+    """
 
     count: int = 0
     seconds: float = 0.0
@@ -53,22 +36,32 @@ class Peaks:
 
     @property
     def deciding_peak(self) -> int:
+        """The peak by which phases are compared: allocated on a device, else resident on the host."""
         return (self.host_peak_bytes if self.peak_allocated_bytes is None else self.peak_allocated_bytes) or 0
 
-    def fold(self, reading: Reading) -> bool:
+    def fold(self, reading: "Reading") -> bool:
         """Add a reading. Returns whether the deciding peak rose. While counting is paused, it does not."""
-        is_counted = reading.peak_allocated is not None
+        is_counted = reading.peak_allocated_bytes is not None
         rises = reading.deciding_peak > self.deciding_peak and (is_counted or self.peak_allocated_bytes is None)
         if is_counted:
-            self.peak_allocated_bytes = max(self.peak_allocated_bytes or 0, reading.peak_allocated or 0)
-            self.peak_active_bytes = max(self.peak_active_bytes or 0, reading.peak_active or 0)
-            self.peak_reserved_bytes = max(self.peak_reserved_bytes or 0, reading.peak_reserved or 0)
-            self.end_allocated_bytes, self.end_requested_bytes = reading.allocated, reading.requested
-        if reading.used is not None:
-            self.used_bytes = max(self.used_bytes or 0, reading.used)
-        self.host_peak_bytes = max(self.host_peak_bytes or 0, reading.host_peak)
-        self.host_rss_bytes = reading.host_rss
+            self.peak_allocated_bytes = max(self.peak_allocated_bytes or 0, reading.peak_allocated_bytes or 0)
+            self.peak_active_bytes = max(self.peak_active_bytes or 0, reading.peak_active_bytes or 0)
+            self.peak_reserved_bytes = max(self.peak_reserved_bytes or 0, reading.peak_reserved_bytes or 0)
+            self.end_allocated_bytes = reading.end_allocated_bytes
+            self.end_requested_bytes = reading.end_requested_bytes
+        if reading.used_bytes is not None:
+            self.used_bytes = max(self.used_bytes or 0, reading.used_bytes)
+        self.host_peak_bytes = max(self.host_peak_bytes or 0, reading.host_peak_bytes or 0)
+        self.host_rss_bytes = reading.host_rss_bytes
         return rises
+
+
+@dataclass
+class Reading(Peaks):
+    """Peaks since the last reading, and what is in use now. ``failures``: the allocator's retries and out-of-memory
+    errors since the process began. The device's figures are ``None`` without a device."""
+
+    failures: tuple[int, int] | None = None
 
 
 class Memory:
@@ -114,19 +107,25 @@ class Memory:
 
     def turn(self) -> Reading:
         """Return the figures since the last turn, and reset the peaks. No synchronisation, no allocation."""
-        reading = Reading(*self.host.turn())
+        reading = self.host_reading()
         device, counters = self.device, self.counters
         if device is None or counters is None or not (stats := counters.read(device)):
             return reading
         peaks = peaks_of(stats)
         held = self._held.pop(device, peaks)
-        reading.allocated = stats["allocated_bytes"]["all"]["current"]
-        reading.requested = stats["requested_bytes"]["all"]["current"]
-        reading.peak_allocated, reading.peak_active, reading.peak_reserved = map(max, peaks, held)
-        reading.retries, reading.ooms = counters.totals(device, stats)
-        reading.used = self._used_bytes(device, stats["reserved_bytes"]["all"]["current"])
+        reading.end_allocated_bytes = stats["allocated_bytes"]["all"]["current"]
+        reading.end_requested_bytes = stats["requested_bytes"]["all"]["current"]
+        highest = map(max, peaks, held)
+        reading.peak_allocated_bytes, reading.peak_active_bytes, reading.peak_reserved_bytes = highest
+        reading.failures = counters.totals(device, stats)
+        reading.used_bytes = self._used_bytes(device, stats["reserved_bytes"]["all"]["current"])
         counters.reset_peaks(device, stats)
         return reading
+
+    def host_reading(self) -> Reading:
+        """Return the host's figures since the last turn."""
+        now, peak = self.host.turn()
+        return Reading(host_peak_bytes=peak, host_rss_bytes=now)
 
     def others(self) -> list[dict[str, Any]]:
         """Return peaks of allocated and reserved bytes of the process's other devices, as the script would read, and

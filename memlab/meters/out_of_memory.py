@@ -107,9 +107,9 @@ class OutOfMemoryKeeper:
     def piece_ends(self, phase: str | None, step: int | None, piece: TimedPiece) -> None:
         """Remember a part of the run. Parts outside the phases are left out."""
         now = piece.reading
-        if phase is not None and now.allocated is not None:
-            peaks = now.peak_allocated or 0, now.peak_reserved or 0
-            self._parts.append(PastPart(phase, step, time.time(), now.allocated, *peaks))
+        if phase is not None and now.end_allocated_bytes is not None:
+            peaks = now.peak_allocated_bytes or 0, now.peak_reserved_bytes or 0
+            self._parts.append(PastPart(phase, step, time.time(), now.end_allocated_bytes, *peaks))
 
     def forget_parts(self) -> None:
         """Forget the parts of the run so far: another one begins in this process."""

@@ -13,9 +13,8 @@ class ProcessPeaks:
         self.phases: dict[str, Peaks] = {}
         self.total = Peaks()
         self.peak: dict[str, Any] = {}  # of the file: attached.peak
-        self.retries: int | None = None  # of the allocator, since the process began
-        self.ooms: int | None = None
-        self.retries_before = self.ooms_before = 0  # those of earlier trainings in this process
+        self.failures: tuple[int, int] | None = None  # the allocator's retries and out-of-memory errors
+        self.failures_before: tuple[int, int] | None = None  # those of earlier trainings in this process
 
     def start_over(self, other: "ProcessPeaks", has_trained: bool) -> None:
         """Take over the phases before the first step from the figures of an earlier training. ``has_trained``: that
@@ -23,12 +22,11 @@ class ProcessPeaks:
         before = {name: peaks for name, peaks in other.phases.items() if name in ONCE}
         self.phases = {name: replace(peaks, seconds=0.0) if has_trained else peaks for name, peaks in before.items()}
         self.total.host_peak_bytes = max((peaks.host_peak_bytes or 0 for peaks in before.values()), default=None)
-        self.retries_before, self.ooms_before = other.retries or 0, other.ooms or 0
+        self.failures_before = other.failures
 
     def fold(self, key: str | None, step: int | None, piece: TimedPiece) -> None:
         """Add a piece. ``key``: its phase as :meth:`key` names it; ``step``: the number of its optimizer step."""
-        if piece.reading.retries is not None:
-            self.retries, self.ooms = piece.reading.retries, piece.reading.ooms
+        self.failures = piece.reading.failures or self.failures
         if key is not None:
             peaks = self.phases.setdefault(key, Peaks())
             if peaks.fold(piece.reading):

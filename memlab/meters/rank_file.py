@@ -102,6 +102,7 @@ class RankFile:
         """Return the values of the file (meters/__init__.py)."""
         session, device = self.session, self.session.memory.device
         figures, total = session.figures, session.figures.total
+        retries, ooms = since(figures.failures_before, figures.failures)
         names = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
         phases = {phase: {name: getattr(each, name) or 0 for name in names} for phase, each in figures.phases.items()}
         properties: Any = None if device is None else torch.cuda.get_device_properties(device)
@@ -123,8 +124,8 @@ class RankFile:
             "host_rss_bytes": total.host_rss_bytes,
             "host_peak_bytes": total.host_peak_bytes,
             "host_pinned_bytes": pinned_peak_bytes(),
-            "num_alloc_retries": since(figures.retries_before, figures.retries),
-            "num_ooms": since(figures.ooms_before, figures.ooms),
+            "num_alloc_retries": retries,
+            "num_ooms": ooms,
             "phases": {} if session.memory.source == HOST else phases,
             "warmup_seconds": [each for each in seconds[:warmup] if each is not None],
             "step_seconds": [each for each in seconds[warmup:] if each is not None],

@@ -300,7 +300,7 @@ class Session:
         took_time.append(self.growth.step_ends(self.step))
         if self.steps_done == 1 or is_profiled or self.step.recorded or any(took_time):  # the meters' time is no step's
             end = self._mark()
-        self._begin_step(end, self.step.retries, self.step.ooms)
+        self._begin_step(end, self.step.failures)
         if time.monotonic() - self._saved_at > SAVE_EVERY_S or self.steps_done == 1:
             self.save()
 
@@ -319,11 +319,11 @@ class Session:
         self.ending.goes_on()
         if self.step is None:
             self._end = None  # an optimizer that has stepped before was no step of the training
-            self._begin_step(self._mark(), self.figures.retries, self.figures.ooms)
+            self._begin_step(self._mark(), self.figures.failures)
             self.save()
 
-    def _begin_step(self, begin: Mark, retries: int | None, ooms: int | None) -> None:
-        self.step = Step(self.steps_done + 1, begin, retries, ooms, recorded=self.callbacks.is_recorded())
+    def _begin_step(self, begin: Mark, failures: tuple[int, int] | None) -> None:
+        self.step = Step(self.steps_done + 1, begin, failures, recorded=self.callbacks.is_recorded())
 
     # --- ends
 

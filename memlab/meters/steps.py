@@ -23,8 +23,7 @@ class Step:
 
     number: int  # from 1
     begin: Mark
-    retries_before: int | None = None
-    ooms_before: int | None = None
+    failures_before: tuple[int, int] | None = None  # the allocator's retries and out-of-memory errors
     recorded: bool = False  # torch's memory history was recorded when it began: then it takes longer
     micro_batches: int = 0
     size: BatchSize | None = None  # of all micro batches together
@@ -32,15 +31,14 @@ class Step:
     phases: dict[str, Peaks] = field(default_factory=dict)
     beside: list[tuple[Mark, Mark]] = field(default_factory=list)  # evaluations, savings: no part of the step's time
     highest: str | None = None  # phase of the highest peak
-    retries: int | None = None
-    ooms: int | None = None
+    failures: tuple[int, int] | None = None
 
     def fold(self, piece: TimedPiece) -> None:
         if self.peaks.fold(piece.reading):
             self.highest = piece.phase
         if piece.phase is not None:
             self.phases.setdefault(piece.phase, Peaks()).fold(piece.reading)
-        self.retries, self.ooms = piece.reading.retries, piece.reading.ooms
+        self.failures = piece.reading.failures
 
     def add_batch(self, size: BatchSize) -> None:
         self.micro_batches += 1
@@ -52,7 +50,7 @@ class Step:
 
     def row(self, skipped: bool) -> dict[str, Any]:
         """Return the figures of the step, without its seconds."""
-        peaks = self.peaks
+        peaks, (retries, ooms) = self.peaks, since(self.failures_before, self.failures)
         return {
             "step": self.number,
             "seconds": None,
@@ -61,8 +59,8 @@ class Step:
             "peak_allocated_bytes": peaks.peak_allocated_bytes,
             "peak_active_bytes": peaks.peak_active_bytes,
             "peak_reserved_bytes": peaks.peak_reserved_bytes,
-            "alloc_retries": since(self.retries_before, self.retries),
-            "ooms": since(self.ooms_before, self.ooms),
+            "alloc_retries": retries,
+            "ooms": ooms,
             "host_peak_bytes": peaks.host_peak_bytes,
             "phase": self.highest,
             "phases": {
@@ -75,9 +73,12 @@ class Step:
         }
 
 
-def since(before: int | None, now: int | None) -> int | None:
-    """Return how much a running total has grown; ``None`` if it is not counted."""
-    return None if now is None else now - (before or 0)
+def since(before: tuple[int, int] | None, now: tuple[int, int] | None) -> tuple[int | None, int | None]:
+    """Return how much two running totals have grown; ``None`` if they are not counted."""
+    if now is None:
+        return None, None
+    first, second = before or (0, 0)
+    return now[0] - first, now[1] - second
 
 
 class Rows:

@@ -35,11 +35,11 @@ class LiveTensors(Memory):
         self.counting = self.communicated = False
 
     def turn(self) -> Reading:
-        reading = Reading(*self.host.turn())
+        reading = self.host_reading()
         if self.counting:
-            reading.allocated, reading.peak_reserved = self.settled(), reading.host_peak
-            reading.peak_allocated = reading.peak_active = self.peak
-            self.peak = reading.allocated
+            reading.end_allocated_bytes, reading.peak_reserved_bytes = self.settled(), reading.host_peak_bytes
+            reading.peak_allocated_bytes = reading.peak_active_bytes = self.peak
+            self.peak = reading.end_allocated_bytes
         return reading
 
     def resume(self) -> None:

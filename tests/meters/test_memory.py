@@ -37,8 +37,9 @@ def test_each_turn_has_its_own_peaks_and_the_script_those_of_the_process(allocat
     first = memory.turn()
     allocator.change(10)
     second = memory.turn()
-    assert (first.peak_allocated, first.allocated, first.peak_reserved, first.used) == (100, 40, 200, 900)
-    assert (second.peak_allocated, second.allocated) == (50, 50)
+    assert (first.peak_allocated_bytes, first.end_allocated_bytes) == (100, 40)
+    assert (first.peak_reserved_bytes, first.used_bytes) == (200, 900)
+    assert (second.peak_allocated_bytes, second.end_allocated_bytes) == (50, 50)
     assert torch.cuda.max_memory_allocated() == 100
     torch.cuda.reset_peak_memory_stats()
     assert torch.cuda.max_memory_allocated() == 50
@@ -50,17 +51,17 @@ def test_a_process_is_not_made_to_have_a_context(allocator, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: read.append(device) or (100, 1000))
     allocator.has_context = False
     memory = Memory()
-    assert memory.turn().used is None and memory.device is None and not read
+    assert memory.turn().used_bytes is None and memory.device is None and not read
     allocator.has_context = True
-    assert memory.turn().used == 900 and memory.device == 0
+    assert memory.turn().used_bytes == 900 and memory.device == 0
 
 
 def test_the_drivers_figure_is_of_the_current_device(allocator, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100 - 10 * device, 1000))
     memory = Memory()
-    assert memory.turn().used == 900
+    assert memory.turn().used_bytes == 900
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert memory.turn().used == 910
+    assert memory.turn().used_bytes == 910
 
 
 def test_what_the_script_resets_is_not_lost(allocator):
@@ -70,7 +71,7 @@ def test_what_the_script_resets_is_not_lost(allocator):
     allocator.change(-60)
     torch.cuda.reset_peak_memory_stats()
     assert torch.cuda.max_memory_allocated() == 40
-    assert memory.turn().peak_allocated == 100
+    assert memory.turn().peak_allocated_bytes == 100
     assert torch.cuda.max_memory_allocated() == 40
 
 
@@ -100,9 +101,10 @@ def test_a_further_training_starts_over_with_what_was_before_its_first_step(allo
 
 
 def test_while_counting_is_paused_the_peaks_stay(allocator):
-    peaks, counted = Peaks(), Reading(host_rss=9, host_peak=9, allocated=1, peak_allocated=3, peak_active=3)
-    counted.peak_reserved = 9
-    assert peaks.fold(counted) and not peaks.fold(Reading(host_rss=8, host_peak=20))
+    peaks, counted = Peaks(), Reading(host_rss_bytes=9, host_peak_bytes=9, end_allocated_bytes=1)
+    counted.peak_allocated_bytes = counted.peak_active_bytes = 3
+    counted.peak_reserved_bytes = 9
+    assert peaks.fold(counted) and not peaks.fold(Reading(host_rss_bytes=8, host_peak_bytes=20))
     assert (peaks.peak_allocated_bytes, peaks.end_allocated_bytes, peaks.host_peak_bytes) == (3, 1, 20)
     assert (peaks.host_rss_bytes, peaks.used_bytes) == (8, None)
 

@@ -235,7 +235,8 @@ def test_on_a_full_disk_the_one_before_stays(keeper, tmp_path, monkeypatch):
 
 
 def part(allocated: int, peak_allocated: int, peak_reserved: int) -> TimedPiece:
-    reading = Reading(0, 0, allocated, peak_allocated=peak_allocated, peak_reserved=peak_reserved)
+    reading = Reading(end_allocated_bytes=allocated)
+    reading.peak_allocated_bytes, reading.peak_reserved_bytes = peak_allocated, peak_reserved
     return TimedPiece("forward", reading, seconds=1.0, where=None, ends_phase=True)
 
 

@@ -56,7 +56,7 @@ def test_nothing_marks_the_device_before_the_first_step(monkeypatch):
             raise AssertionError("a mark was made")
 
     monkeypatch.setattr(own_errors, "noted", [])
-    reading = Reading(host_rss=0, host_peak=0)
+    reading = Reading(host_rss_bytes=0, host_peak_bytes=0)
     session = Session(MeterOptions("folder"), Memory(turn=lambda: reading))
     with session.running(LOAD):
         pass

@@ -32,13 +32,13 @@ class CountedMemory(Memory):
         self.host.install()
 
     def turn(self) -> Reading:
-        reading = Reading(*self.host.turn())
+        reading = self.host_reading()
         if self.device is not None:
             self._count()
             held = self._on_gpus[self._recorded.number_of(self.device)]
-            reading.allocated = reading.requested = held.now
-            reading.peak_allocated = reading.peak_active = held.peak
-            reading.peak_reserved = held.highest = max(held.highest, held.peak)
+            reading.end_allocated_bytes = reading.end_requested_bytes = held.now
+            reading.peak_allocated_bytes = reading.peak_active_bytes = held.peak
+            reading.peak_reserved_bytes = held.highest = max(held.highest, held.peak)
             held.peak = held.now
         return reading
 
