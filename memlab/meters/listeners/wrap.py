@@ -22,8 +22,8 @@ def during(owner: Any, session: Session, phases: Mapping[str, str]) -> None:
 def listening(
     owner: Any,
     name: str,
-    before: Told | None = None,
-    after: Told | None = None,
+    before: Told = lambda *args, **kwargs: None,
+    after: Told = lambda *args, **kwargs: None,
     inside: Callable[[], AbstractContextManager] = nullcontext,
     when: Callable[..., bool] = lambda *args, **kwargs: True,
 ) -> None:
@@ -35,7 +35,7 @@ def listening(
     raw = vars(owner)[name]
     is_wrapped = type(raw) in (classmethod, staticmethod)  # then the replacement gets the same kind of wrapper
     function, rewrap = (raw.__func__, type(raw)) if is_wrapped else (raw, lambda function: function)
-    told, heard = _told(before), _told(after)
+    told, heard = contained(before), contained(after)
 
     @functools.wraps(function)
     def heard_of(*args, **kwargs):
@@ -48,7 +48,3 @@ def listening(
         return result
 
     setattr(owner, name, rewrap(heard_of))
-
-
-def _told(listener: Told | None) -> Told:
-    return (lambda *args, **kwargs: None) if listener is None else contained(listener)
