@@ -20,11 +20,18 @@ class Counters:
         self.read: Callable[[int], dict[str, Any]] = functions._cuda_memoryStats
         self._reset: Callable[[int], None] = functions._cuda_resetPeakMemoryStats
         self._carried: dict[int, dict[str, Any]] = {}  # device -> peaks that memlab has reset and the script has not
+        self._held: dict[int, tuple[int, ...]] = {}  # device -> peaks that the script has reset and memlab has not
         self._totals: dict[int, dict[str, int]] = {}  # device -> totals that the script has reset
-        self.before_script_reset: Callable[[int], None] = lambda device: None
+
+    def peaks(self, device: int, stats: dict[str, Any]) -> tuple[int, ...]:
+        """Return the peaks of allocated, active and reserved bytes since :meth:`reset_peaks`. ``stats``: what ``read``
+        has just returned."""
+        peaks = [stats[name]["all"]["peak"] for name in ("allocated_bytes", "active_bytes", "reserved_bytes")]
+        return tuple(map(max, peaks, self._held.get(device, peaks)))
 
     def reset_peaks(self, device: int, stats: dict[str, Any]) -> None:
         """Reset the peaks, which the script still sees. ``stats``: what ``read`` has just returned."""
+        self._held.pop(device, None)
         _raise(self._carried.setdefault(device, {}), stats)
         self._reset(device)
 
@@ -51,7 +58,7 @@ class Counters:
         return stats
 
     def _script_resets_peaks(self, reset: Callable, device: int) -> None:
-        self.before_script_reset(device)
+        self._held[device] = self.peaks(device, self.read(device))
         self._carried.pop(device, None)
         reset(device)
 
@@ -59,13 +66,6 @@ class Counters:
         totals = dict(zip(TOTALS, self.totals(device, self.read(device)), strict=True))
         reset(device)
         self._totals[device] = totals
-
-
-def peaks_of(stats: dict[str, Any]) -> tuple[int, int, int]:
-    """Return the peaks of allocated, active and reserved bytes since the last reset."""
-    names = ("allocated_bytes", "active_bytes", "reserved_bytes")
-    allocated, active, reserved = (stats[name]["all"]["peak"] for name in names)
-    return allocated, active, reserved
 
 
 def _raise(peaks: dict[str, Any], others: dict[str, Any]) -> None:

@@ -1,12 +1,11 @@
 """Readings of this process's memory, from one boundary of phases to the next, and the peaks of several readings."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
-from .counters import Counters, peaks_of
+from .counters import Counters
 from .host import HostMemory
 
 CUDA_ALLOCATOR = "cuda_caching_allocator"
@@ -75,7 +74,6 @@ class Memory:
         self.host = HostMemory()
         self.counters = Counters(torch._C) if hasattr(torch._C, "_cuda_memoryStats") else None
         self._settled: int | None = None
-        self._held: dict[int, tuple[int, ...]] = {}  # device -> peaks that the script has reset
         self._asked_at: tuple[int, int] | None = None  # device and reserved bytes when the driver was last asked
         self._used: int | None = None  # what the driver said then
 
@@ -83,7 +81,6 @@ class Memory:
         """Let the script keep its own view of all figures that memlab resets."""
         self.host.install()
         if self.counters:
-            self.counters.before_script_reset = partial(self._hold, self.counters)
             self.counters.install()
 
     @property
@@ -111,12 +108,10 @@ class Memory:
         device, counters = self.device, self.counters
         if device is None or counters is None or not (stats := counters.read(device)):
             return reading
-        peaks = peaks_of(stats)
-        held = self._held.pop(device, peaks)
         reading.end_allocated_bytes = stats["allocated_bytes"]["all"]["current"]
         reading.end_requested_bytes = stats["requested_bytes"]["all"]["current"]
-        highest = map(max, peaks, held)
-        reading.peak_allocated_bytes, reading.peak_active_bytes, reading.peak_reserved_bytes = highest
+        peaks = counters.peaks(device, stats)
+        reading.peak_allocated_bytes, reading.peak_active_bytes, reading.peak_reserved_bytes = peaks
         reading.failures = counters.totals(device, stats)
         reading.used_bytes = self._used_bytes(device, stats["reserved_bytes"]["all"]["current"])
         counters.reset_peaks(device, stats)
@@ -148,10 +143,6 @@ class Memory:
             free, total = torch.cuda.mem_get_info(device)
             self._asked_at, self._used = (device, reserved), total - free
         return self._used
-
-    def _hold(self, counters: Counters, device: int) -> None:
-        peaks = peaks_of(counters.read(device))
-        self._held[device] = tuple(map(max, peaks, self._held.get(device, peaks)))
 
 
 def pinned_peak_bytes() -> int | None:
