@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -39,31 +39,26 @@ def size_of(batch: Any, samples: int | None = None) -> BatchSize:
     are the prompts and completions of its GRPO. ``samples``: how many the loader chose; by default the rows of the
     first tensor, which are more where a sample is a pair of texts, and fewer where samples are packed.
     """
-    size = _size_of(batch)
-    return size if samples is None else replace(size, samples=samples, largest_micro_batch=samples)
-
-
-def _size_of(batch: Any) -> BatchSize:
     named = dict(batch) if isinstance(batch, Mapping) else {}
     tensors = [value for value in (named.values() if named else _flat(batch)) if isinstance(value, torch.Tensor)]
-    samples = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
+    rows = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
+    samples = rows if samples is None else samples
     ids = [value for name, value in named.items() if name.endswith("input_ids") and _is_tokens(value)]
     ids = ids or [tensor for tensor in tensors if _is_tokens(tensor)][:1]
     if completions := [named[name] for name in GENERATED if _is_tokens(named.get(name))]:
         length = sum(tensor.shape[1] for tensor in completions)
-        return BatchSize(samples, samples * length, None, length, length, samples)
+        return BatchSize(samples, rows * length, None, length, length, samples)
     if not ids:
         return BatchSize(samples, largest_micro_batch=samples)
     tokens, length = sum(tensor.numel() for tensor in ids), max(tensor.shape[-1] for tensor in ids)
-    if lengths := _packed_lengths(named):
-        return BatchSize(samples, tokens, sum(lengths), max(lengths), length, samples)
+    real, longest = None, length
     masks = [value for name, value in named.items() if name.endswith("attention_mask") and _is_tokens(value)]
-    if len(masks) == len(ids) and all(mask.device.type == "cpu" for mask in masks):
+    if lengths := _packed_lengths(named):
+        real, longest = sum(lengths), max(lengths)
+    elif len(masks) == len(ids) and all(mask.device.type == "cpu" for mask in masks):
         kept = [mask.count_nonzero(dim=-1) for mask in masks]
-        return BatchSize(
-            samples, tokens, int(sum(k.sum() for k in kept)), int(max(k.max() for k in kept)), length, samples
-        )
-    return BatchSize(samples, tokens, None, length, length, samples)
+        real, longest = int(sum(each.sum() for each in kept)), int(max(each.max() for each in kept))
+    return BatchSize(samples, tokens, real, longest, length, samples)
 
 
 def _is_tokens(value: Any) -> bool:

@@ -38,18 +38,6 @@ ATTRIBUTES = {
 tensors."""
 
 
-def owned() -> Iterator[tuple[torch.Tensor, Owner]]:
-    """Yield each tensor with its owner, whose name is the optimizer's attribute. Without DeepSpeed there is none."""
-    optimizers = getattr(sys.modules.get("deepspeed.runtime.base_optimizer"), "ZeROOptimizer", None)
-    for optimizer in [] if optimizers is None else model_tree.objects_of(optimizers):
-        for name, kind in ATTRIBUTES.items():
-            held = vars(optimizer).get(name)
-            if held and name == "ipg_buckets":  # objects by dtype, which hold their buffers
-                held = [bucket.buffer for bucket in held.values()]
-            for tensor in tensors_in(held):
-                yield tensor, Owner(kind, "", name, str(tensor.dtype).removeprefix("torch."), True)
-
-
 SNAPSHOT, MARKS = ".out_of_memory.pickle", ".out_of_memory.json"
 """Files of a rank: rankN.out_of_memory.pickle, rankN.out_of_memory.json."""
 
@@ -81,18 +69,6 @@ class FailedRequest(NamedTuple):
         return max(0, min(self.free, self.limit - reserved))
 
 
-class PastPart(NamedTuple):
-    """Part of the run that is over: its phase, optimizer step (from 1), when it ended (seconds since the epoch), and
-    bytes: allocated at its end, and its peaks of allocated and reserved memory."""
-
-    phase: str
-    step: int | None
-    ended_at: float
-    allocated: int
-    peak_allocated: int
-    peak_reserved: int
-
-
 class OutOfMemoryKeeper:
     """Keeps the last out-of-memory of this process, and writes it into the files :data:`SNAPSHOT` and :data:`MARKS`.
 
@@ -101,15 +77,16 @@ class OutOfMemoryKeeper:
 
     def __init__(self, place: Callable[[], Path]):
         self._place = place
-        self._parts: deque[PastPart] = deque(maxlen=LAST_PARTS)
+        self._parts: deque[dict[str, Any]] = deque(maxlen=LAST_PARTS)  # sizes in bytes, times in seconds of the epoch
         self._unwritten: tuple[dict[str, Any], dict[str, Any]] | None = None  # snapshot and marks
 
     def piece_ends(self, phase: str | None, step: int | None, piece: TimedPiece) -> None:
-        """Remember a part of the run. Parts outside the phases are left out."""
+        """Remember a part of the run that is over. Parts outside the phases are left out."""
         now = piece.reading
         if phase is not None and now.end_allocated_bytes is not None:
-            peaks = now.peak_allocated_bytes or 0, now.peak_reserved_bytes or 0
-            self._parts.append(PastPart(phase, step, time.time(), now.end_allocated_bytes, *peaks))
+            part = {"phase": phase, "step": step, "ended_at": time.time(), "allocated": now.end_allocated_bytes}
+            peaks = {"peak_allocated": now.peak_allocated_bytes or 0, "peak_reserved": now.peak_reserved_bytes or 0}
+            self._parts.append(part | peaks)
 
     def forget_parts(self) -> None:
         """Forget the parts of the run so far: another one begins in this process."""
@@ -130,7 +107,7 @@ class OutOfMemoryKeeper:
             "device": request.device,
             "first_piece": 0,
             "pieces": [{"phase": phase, "step": step, "where": where, "ends_phase": False}],
-            "last_parts": [part._asdict() for part in self._parts],
+            "last_parts": list(self._parts),
             "owners": to_json({0: owners}),
             "outside": _outside(phase),
         }
@@ -164,11 +141,18 @@ def _optimizers() -> list[torch.optim.Optimizer]:
 
 @contained
 def _add_deepspeed_buffers(owners: dict[int, Owner]) -> None:
-    """Add to address -> owner what has no owner so far. Another version of DeepSpeed may hold its buffers otherwise:
-    then they get no name."""
-    for tensor, owner in owned():
-        if (address := snapshot_files.address(tensor)) is not None:
-            owners.setdefault(address, owner)
+    """Add to address -> owner what has no owner so far, named after the optimizer's attribute. Another version of
+    DeepSpeed may hold its buffers otherwise: then they get no name."""
+    optimizers = getattr(sys.modules.get("deepspeed.runtime.base_optimizer"), "ZeROOptimizer", None)
+    for optimizer in [] if optimizers is None else model_tree.objects_of(optimizers):
+        for name, kind in ATTRIBUTES.items():
+            held = vars(optimizer).get(name)
+            if held and name == "ipg_buckets":  # objects by dtype, which hold their buffers
+                held = [bucket.buffer for bucket in held.values()]
+            for tensor in tensors_in(held):
+                if (address := snapshot_files.address(tensor)) is not None:
+                    dtype = str(tensor.dtype).removeprefix("torch.")
+                    owners.setdefault(address, Owner(kind, "", name, dtype, True))
 
 
 def _outside(phase: str | None) -> dict[str, Any]:
