@@ -41,7 +41,7 @@ class GrowthWatch:
         """Note a step. Returns whether it took time to look for what keeps memory: 1, 2, 4, ... steps after the first
         look. The first step makes states and buffers that stay: it is left out.
         """
-        requested = step.peaks.end_requested_bytes
+        requested = step.figures.total.end_requested_bytes
         if requested is None or step.number == 1:
             return False
         size = step.size or BatchSize()

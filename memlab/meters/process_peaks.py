@@ -1,4 +1,5 @@
-"""Peaks of a process, folded together from the pieces of its time: by phase and in all, and where the highest is."""
+"""Peaks of a process or a step, folded together from the pieces of its time: by phase and in all, and where the highest
+is."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,24 +9,18 @@ from .memory import Peaks
 from .phases import IN_A_STEP, ONCE, TimedPiece
 
 
-class ProcessPeaks:
-    def __init__(self):
+class PhasePeaks:
+    """``failures_before``: the allocator's retries and out-of-memory errors before the first piece; ``None``: none."""
+
+    def __init__(self, failures_before: tuple[int, int] | None = None):
         self.phases: dict[str, Peaks] = {}
         self.total = Peaks()
-        self.peak: dict[str, Any] = {}  # of the file: attached.peak
-        self.failures: tuple[int, int] | None = None  # the allocator's retries and out-of-memory errors
-        self.failures_before: tuple[int, int] | None = None  # those of earlier trainings in this process
-
-    def start_over(self, other: "ProcessPeaks", has_trained: bool) -> None:
-        """Take over the phases before the first step from the figures of an earlier training. ``has_trained``: that
-        training has taken steps, so the time of these phases is counted there."""
-        before = {name: peaks for name, peaks in other.phases.items() if name in ONCE}
-        self.phases = {name: replace(peaks, seconds=0.0) if has_trained else peaks for name, peaks in before.items()}
-        self.total.host_peak_bytes = max((peaks.host_peak_bytes or 0 for peaks in before.values()), default=None)
-        self.failures_before = other.failures
+        self.peak: dict[str, Any] = {}  # ``attached.peak`` of the file
+        self.failures_before = failures_before
+        self.failures: tuple[int, int] | None = None  # since the process began
 
     def fold(self, key: str | None, step: int | None, piece: TimedPiece) -> None:
-        """Add a piece. ``key``: its phase as :meth:`key` names it; ``step``: the number of its optimizer step."""
+        """Add a piece. ``key``: the name of its phase; ``step``: the number of its optimizer step."""
         self.failures = piece.reading.failures or self.failures
         if key is not None:
             peaks = self.phases.setdefault(key, Peaks())
@@ -35,6 +30,25 @@ class ProcessPeaks:
             peaks.count += piece.ends_phase
         if self.total.fold(piece.reading):
             self.peak = {"step": step, "phase": key, "where": piece.where, "bytes": self.total.deciding_peak}
+
+    def failed(self) -> tuple[int | None, int | None]:
+        """Return the retries and the out-of-memory errors of the pieces; ``None`` if they are not counted."""
+        if self.failures is None:
+            return None, None
+        retries, ooms = self.failures_before or (0, 0)
+        return self.failures[0] - retries, self.failures[1] - ooms
+
+
+class ProcessPeaks(PhasePeaks):
+    """Names the phases with :meth:`key`."""
+
+    def start_over(self, other: "ProcessPeaks", has_trained: bool) -> None:
+        """Take over the phases before the first step from the figures of an earlier training. ``has_trained``: that
+        training has taken steps, so the time of these phases is counted there."""
+        before = {name: peaks for name, peaks in other.phases.items() if name in ONCE}
+        self.phases = {name: replace(peaks, seconds=0.0) if has_trained else peaks for name, peaks in before.items()}
+        self.total.host_peak_bytes = max((peaks.host_peak_bytes or 0 for peaks in before.values()), default=None)
+        self.failures_before = other.failures
 
     def key(self, phase: str | None, steps_done: int) -> str | None:
         """Name a phase with the prefix ``first_`` the first time: it makes states and buffers that stay."""

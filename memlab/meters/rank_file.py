@@ -20,7 +20,6 @@ from .memory import HOST, pinned_peak_bytes
 from .options import MeterOptions
 from .phases import ENGINE_INIT, MODEL_BUILD
 from .session import Session
-from .steps import since
 
 VERSION = 1
 
@@ -102,7 +101,7 @@ class RankFile:
         """Return the values of the file (meters/__init__.py)."""
         session, device = self.session, self.session.memory.device
         figures, total = session.figures, session.figures.total
-        retries, ooms = since(figures.failures_before, figures.failures)
+        retries, ooms = figures.failed()
         names = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
         phases = {phase: {name: getattr(each, name) or 0 for name in names} for phase, each in figures.phases.items()}
         properties: Any = None if device is None else torch.cuda.get_device_properties(device)

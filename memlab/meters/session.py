@@ -28,7 +28,7 @@ from .optimizer_call import OptimizerCall
 from .options import MeterOptions
 from .out_of_memory import FailedRequest
 from .own_errors import contained
-from .process_peaks import ProcessPeaks
+from .process_peaks import PhasePeaks, ProcessPeaks
 from .script_objects import ScriptObjects
 from .session_callbacks import Callbacks
 from .steps import Rows, Step
@@ -42,15 +42,16 @@ class Session:
     """Follows one process from event to event. ``is_simulated``: on a simulated GPU, which has no clock, and where the
     other ranks are not there."""
 
-    def __init__(
-        self, options: MeterOptions, memory: Memory, callbacks: Callbacks | None = None, is_simulated: bool = False
-    ):
-        self.callbacks, self.is_simulated = callbacks or Callbacks(), is_simulated
+    def __init__(self, options: MeterOptions, memory: Memory):
+        self.memory, self.callbacks, self.is_simulated = memory, Callbacks(), False
+        self.begin_anew(options)
+
+    def begin_anew(self, options: MeterOptions) -> None:
+        """Forget what was measured, and measure from now on."""
         self.options = options
         self.last_step = options.steps  # the process ends after this optimizer step; None: when the script ends
         self.pid: int | None = os.getpid()  # None: nothing is measured any more
         self.started = time.time()
-        self.memory = memory
         self.timeline = phases.Timeline(self.memory, self._ended)
         self.figures = ProcessPeaks()
         self.ending = Ending()
@@ -74,10 +75,6 @@ class Session:
         self._call = OptimizerCall()
         self._read_ahead: deque[BatchSize] | None = None
         self._beside_since: Mark | None = None
-
-    def begin_anew(self, options: MeterOptions) -> None:
-        """Forget what was measured, and measure from now on."""
-        Session.__init__(self, options, self.memory, self.callbacks, self.is_simulated)
 
     def start_over(self, options: MeterOptions) -> None:
         """Begin to measure the next training of the same model and engine. The allocator gives back its unused memory,
@@ -300,7 +297,7 @@ class Session:
         took_time.append(self.growth.step_ends(self.step))
         if self.steps_done == 1 or is_profiled or self.step.recorded or any(took_time):  # the meters' time is no step's
             end = self._mark()
-        self._begin_step(end, self.step.failures)
+        self._begin_step(end, self.step.figures.failures)
         if time.monotonic() - self._saved_at > SAVE_EVERY_S or self.steps_done == 1:
             self.save()
 
@@ -323,7 +320,7 @@ class Session:
             self.save()
 
     def _begin_step(self, begin: Mark, failures: tuple[int, int] | None) -> None:
-        self.step = Step(self.steps_done + 1, begin, failures, recorded=self.callbacks.is_recorded())
+        self.step = Step(self.steps_done + 1, begin, PhasePeaks(failures), recorded=self.callbacks.is_recorded())
 
     # --- ends
 
@@ -401,7 +398,7 @@ class Session:
             piece_ended(key, number, piece)
         self.figures.fold(key, number, piece)
         if in_step is not None:
-            in_step.fold(piece)
+            in_step.figures.fold(piece.phase, number, piece)
 
 
 def _is_started_as_rank() -> bool:

@@ -9,9 +9,8 @@ from typing import Any
 
 from .batches import BatchSize
 from .clock import Mark, seconds
-from .memory import Peaks
 from .own_errors import contained
-from .phases import TimedPiece
+from .process_peaks import PhasePeaks
 
 LAST_WAIT_S = 5
 """Seconds to wait for the device at the end: after a failure it may never come."""
@@ -23,22 +22,11 @@ class Step:
 
     number: int  # from 1
     begin: Mark
-    failures_before: tuple[int, int] | None = None  # the allocator's retries and out-of-memory errors
+    figures: PhasePeaks = field(default_factory=PhasePeaks)
     recorded: bool = False  # torch's memory history was recorded when it began: then it takes longer
     micro_batches: int = 0
     size: BatchSize | None = None  # of all micro batches together
-    peaks: Peaks = field(default_factory=Peaks)
-    phases: dict[str, Peaks] = field(default_factory=dict)
     beside: list[tuple[Mark, Mark]] = field(default_factory=list)  # evaluations, savings: no part of the step's time
-    highest: str | None = None  # phase of the highest peak
-    failures: tuple[int, int] | None = None
-
-    def fold(self, piece: TimedPiece) -> None:
-        if self.peaks.fold(piece.reading):
-            self.highest = piece.phase
-        if piece.phase is not None:
-            self.phases.setdefault(piece.phase, Peaks()).fold(piece.reading)
-        self.failures = piece.reading.failures
 
     def add_batch(self, size: BatchSize) -> None:
         self.micro_batches += 1
@@ -50,7 +38,7 @@ class Step:
 
     def row(self, skipped: bool) -> dict[str, Any]:
         """Return the figures of the step, without its seconds."""
-        peaks, (retries, ooms) = self.peaks, since(self.failures_before, self.failures)
+        peaks, (retries, ooms) = self.figures.total, self.figures.failed()
         return {
             "step": self.number,
             "seconds": None,
@@ -62,23 +50,15 @@ class Step:
             "alloc_retries": retries,
             "ooms": ooms,
             "host_peak_bytes": peaks.host_peak_bytes,
-            "phase": self.highest,
+            "phase": self.figures.peak.get("phase"),
             "phases": {
                 name: [phase.peak_allocated_bytes, phase.peak_reserved_bytes]
-                for name, phase in self.phases.items()
+                for name, phase in self.figures.phases.items()
                 if phase.peak_allocated_bytes is not None
             },
             "skipped": skipped,
             "recorded": self.recorded,
         }
-
-
-def since(before: tuple[int, int] | None, now: tuple[int, int] | None) -> tuple[int | None, int | None]:
-    """Return how much two running totals have grown; ``None`` if they are not counted."""
-    if now is None:
-        return None, None
-    first, second = before or (0, 0)
-    return now[0] - first, now[1] - second
 
 
 class Rows:

@@ -36,7 +36,7 @@ def ends(growth: GrowthWatch, number: int, kept: int, length: int = 8) -> None:
     """End a step after which ``kept`` outputs are there."""
     step = Step(number, begin=None)
     step.add_batch(BatchSize(samples=1, padded_length=length))
-    step.peaks.end_requested_bytes = 100 * MIB + kept * EACH
+    step.figures.total.end_requested_bytes = 100 * MIB + kept * EACH
     growth.step_ends(step)
 
 
