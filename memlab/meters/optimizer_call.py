@@ -6,7 +6,7 @@ call have the same calling frame, so the frame's depth and code tell which call 
 
 import sys
 from traceback import walk_stack
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 
@@ -40,15 +40,9 @@ def _call_of_step() -> tuple[int, CodeType]:
     frame: Any = sys._getframe()
     while (frame.f_globals.get("__package__") or "").startswith(__package__):  # that of a script is None
         frame = frame.f_back
-    return _depth(frame), frame.f_code
+    return sum(1 for _ in walk_stack(frame)), frame.f_code
 
 
 def _is_running(depth: int, code: CodeType) -> bool:
-    frame: Any = sys._getframe()
-    for _ in range(_depth(frame) - depth):
-        frame = frame.f_back
-    return _depth(frame) == depth and frame.f_code is code
-
-
-def _depth(frame: FrameType) -> int:
-    return sum(1 for _ in walk_stack(frame))
+    codes = [frame.f_code for frame, _ in walk_stack(sys._getframe())]  # the innermost first
+    return len(codes) >= depth and codes[-depth] is code
