@@ -86,15 +86,15 @@ class Timeline:
 
     def _before(self, phase: str) -> str | None:
         """The phase of the piece that ends when ``phase`` begins."""
-        if self.is_marked_by_script:
+        if self.is_marked_by_script or self.stack:
             return self.current
-        if not self.stack and phase == BACKWARD:
+        if phase == BACKWARD:
             return FORWARD
-        if not self.stack and phase == OPTIMIZER_STEP and self.base is None:
+        if phase == OPTIMIZER_STEP and self.base is None:
             return OPTIMIZER_STEP  # gradients are clipped between backward and step
-        if not self.stack and self.base == FORWARD and phase in BESIDE_STEPS:
+        if phase in BESIDE_STEPS and self.base == FORWARD:
             return None  # it was the way from the last step to here
-        return self.current
+        return self.base
 
     def begin_base(self, phase: str | None) -> None:
         """Go over to another base, outside all phases that run."""
