@@ -1,7 +1,5 @@
 """The last optimizer step of the whole run, as the script says it while it trains."""
 
-from typing import Any
-
 from .script_objects import ScriptObjects
 from .source_lines import passes_of
 from .variables import local_variables, loops_of, user_frames
@@ -13,14 +11,11 @@ def last_step(objects: ScriptObjects, trainer_runs: bool, steps_done: int) -> in
     trainer = objects.trainer if trainer_runs else None
     if trainer is not None and trainer.state.max_steps > 0:
         return trainer.state.max_steps
-    schedules = (_steps_of_schedule(engine) for engine in objects.engines)
-    return next((steps for steps in schedules if steps), None) or _of_loops(steps_done)
-
-
-def _steps_of_schedule(engine: Any) -> int | None:
-    """Return ``scheduler.params.total_num_steps`` of an engine's configuration, with which its learning rate ends."""
-    steps = (engine.scheduler_params() or {}).get("total_num_steps")
-    return steps if isinstance(steps, int) else None
+    for engine in objects.engines:
+        steps = (engine.scheduler_params() or {}).get("total_num_steps")  # with which the learning rate ends
+        if isinstance(steps, int) and steps:
+            return steps
+    return _of_loops(steps_done)
 
 
 def _of_loops(steps_done: int) -> int | None:

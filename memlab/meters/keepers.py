@@ -138,12 +138,12 @@ def _described(grown: _Grown, variable: Variable, step: int) -> dict[str, Any]:
         with contextlib.suppress(OSError, SyntaxError, UnicodeDecodeError):
             uses = uses_of(Path(variable.file).read_text("utf-8"), variable.root, variable.function)
     file = variable.file and (user_file(variable.file) or variable.file)
-    left = None if grown.bound is None else ceil((grown.bound - grown.filled) / grown.each)
+    full_at = None if grown.bound is None else step + ceil((grown.bound - grown.filled) / grown.each)
     return {
         "name": variable.name,
         "where": None if uses.keeps is None else f"{file}:{uses.keeps}",
         "bound": grown.bound,
-        "full_at_step": None if left is None else step + left,
+        "full_at_step": full_at,
         "keeps_graph": grown.keeps_graph,
         "is_scalar": grown.is_scalar,
         "is_emptied": uses.is_emptied or variable.is_made_again,

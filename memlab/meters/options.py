@@ -33,7 +33,7 @@ class MeterOptions:
 
     def explains(self, rank: int) -> bool:
         """Whether a rank records torch's memory history."""
-        return self.explain is not None and rank in (self.explain_ranks or (rank,))
+        return bool(self.explain) and rank in (self.explain_ranks or (rank,))
 
     def write(self, folder: str | os.PathLike) -> None:
         (Path(folder) / FILE).write_text(json.dumps(asdict(self)), "utf-8")

@@ -252,13 +252,13 @@ class Session:
             self.setting_up()
 
     @contained
-    def optimizer_step_begins(self, optimizer: torch.optim.Optimizer) -> None:
+    def optimizer_step_begins(self) -> None:
         """Begin ``optimizer.step()``, which may be a part of an engine's step, or of another optimizer's."""
         if self.is_active and phases.ENGINE_INIT not in self.timeline.stack and self.enter(phases.OPTIMIZER_STEP):
             self._call.begins()  # an engine of DeepSpeed makes the optimizer's states by a step of its own
 
     @contained
-    def optimizer_step_ends(self, optimizer: torch.optim.Optimizer) -> None:
+    def optimizer_step_ends(self) -> None:
         """End ``optimizer.step()``, and with it the step if it is no part of an engine's."""
         self.optimizer_calls += 1
         if self.is_active and self._call.ends():

@@ -36,7 +36,7 @@ def begin(options: MeterOptions, memory: Memory | None = None) -> RankFile:
     os.register_at_fork(after_in_child=session.begin_in_child)
     listen_to_all(session)
     _file.before_end.append(_keep_out_of_memory(session, _file).end)
-    if options.explain and options.explains(rank_number()):
+    if options.explains(rank_number()):
         _file.before_end.append(_record(session, _file, options).end)
     if options.profile:
         _file.before_end.append(_profile(session, _file).end)

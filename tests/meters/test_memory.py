@@ -117,9 +117,9 @@ def test_what_an_optimizer_does_while_its_engine_is_made_is_no_step(allocator):
     session.optimizer_made(optimizer)
 
     def step() -> None:
-        session.optimizer_step_begins(optimizer)
+        session.optimizer_step_begins()
         allocator.change(10)
-        session.optimizer_step_ends(optimizer)
+        session.optimizer_step_ends()
 
     with session.running(ENGINE_INIT):
         step()

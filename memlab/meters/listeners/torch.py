@@ -31,11 +31,11 @@ def listen(session: Session) -> None:
 def _optimizers(session: Session) -> None:
     def step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
-            session.optimizer_step_begins(optimizer)
+            session.optimizer_step_begins()
 
     def step_ends(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
-            session.optimizer_step_ends(optimizer)
+            session.optimizer_step_ends()
 
     register_optimizer_step_pre_hook(step_begins)
     register_optimizer_step_post_hook(step_ends)
@@ -102,9 +102,9 @@ def listen_to_fsdp(module: ModuleType, session: Session) -> None:
 def listen_to_lomo(module: ModuleType, session: Session) -> None:
     """LOMO's optimizers update the weights in a backward pass of their own, and have no ``step``."""
 
-    def updated(_: None, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-        session.optimizer_step_begins(optimizer)
-        session.optimizer_step_ends(optimizer)
+    def updated(*args: Any, **kwargs: Any) -> None:
+        session.optimizer_step_begins()
+        session.optimizer_step_ends()
 
     for kind in (module.Lomo, module.AdaLomo):
         listening(kind, "fused_backward", after=updated)
