@@ -9,8 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-TOTALS = ("num_alloc_retries", "num_ooms")
-
 
 class Counters:
     """The counters of all devices. ``functions``: ``torch._C``, or a stand-in with the same names."""
@@ -21,7 +19,7 @@ class Counters:
         self._reset: Callable[[int], None] = functions._cuda_resetPeakMemoryStats
         self._carried: dict[int, dict[str, Any]] = {}  # device -> peaks that memlab has reset and the script has not
         self._held: dict[int, tuple[int, ...]] = {}  # device -> peaks that the script has reset and memlab has not
-        self._totals: dict[int, dict[str, int]] = {}  # device -> totals that the script has reset
+        self._totals: dict[int, tuple[int, int]] = {}  # device -> totals that the script has reset
 
     def peaks(self, device: int, stats: dict[str, Any]) -> tuple[int, ...]:
         """Return the peaks of allocated, active and reserved bytes since :meth:`reset_peaks`. ``stats``: what ``read``
@@ -37,9 +35,8 @@ class Counters:
 
     def totals(self, device: int, stats: dict[str, Any]) -> tuple[int, int]:
         """Return the allocator's retries and out-of-memory errors since the process began."""
-        before = self._totals.get(device, {})
-        retries, ooms = (stats.get(name, 0) + before.get(name, 0) for name in TOTALS)
-        return retries, ooms
+        retries, ooms = self._totals.get(device, (0, 0))
+        return retries + stats.get("num_alloc_retries", 0), ooms + stats.get("num_ooms", 0)
 
     def install(self) -> None:
         """Give the script functions with its own view."""
@@ -63,7 +60,7 @@ class Counters:
         reset(device)
 
     def _script_resets_totals(self, reset: Callable, device: int) -> None:
-        totals = dict(zip(TOTALS, self.totals(device, self.read(device)), strict=True))
+        totals = self.totals(device, self.read(device))
         reset(device)
         self._totals[device] = totals
 
