@@ -4,7 +4,6 @@ What a piece was is often known only at its end: in a plain loop, what comes bef
 So the timeline keeps a *base*, the phase of code that no listener watches, and a stack of the phases that run.
 """
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,14 +37,13 @@ class TimedPiece:
 
 
 class Timeline:
-    """Cuts the time of one thread into pieces, and calls ``ended`` with each."""
+    """Cuts the time of one thread into pieces, and calls ``ended`` with each. No other thread may call it."""
 
     def __init__(self, memory: Memory, ended: Callable[[TimedPiece], None]):
         self.memory, self.ended = memory, ended
         self.base: str | None = MODEL_BUILD  # None: outside all phases
         self.stack: list[str] = []
         self.is_marked_by_script = False  # the script itself begins its phases; the time between them belongs to none
-        self.thread: int | None = None  # None: any
         self.began = time.perf_counter()
         self.where: str | None = None
 
@@ -57,9 +55,6 @@ class Timeline:
     def beside_steps(self) -> bool:
         return any(phase in BESIDE_STEPS for phase in self.stack)
 
-    def is_mine(self) -> bool:
-        return self.thread in (None, threading.get_ident())
-
     def cut(self, phase: str | None, ends_phase: bool = False) -> None:
         """End the running piece as one of ``phase``, and begin the next."""
         reading, now = self.memory.turn(), time.perf_counter()
@@ -68,7 +63,7 @@ class Timeline:
 
     def enter(self, phase: str) -> bool:
         """Begin a phase. Returns ``False`` if it is a part of the phase that runs: then it has no end either."""
-        if not self.is_mine() or (self.stack and self.current == phase):
+        if self.stack and self.current == phase:
             return False
         if self.beside_steps and phase != GENERATE:
             return False
@@ -98,7 +93,7 @@ class Timeline:
 
     def begin_base(self, phase: str | None) -> None:
         """Go over to another base, outside all phases that run."""
-        if self.is_mine() and not self.stack and not self.is_marked_by_script:
+        if not self.stack and not self.is_marked_by_script:
             if self.base != phase:
                 self.cut(self.base, ends_phase=True)
                 self.base = phase

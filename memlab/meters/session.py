@@ -51,6 +51,7 @@ class Session:
         self.options = options
         self.last_step = options.steps  # the process ends after this optimizer step; None: when the script ends
         self.pid: int | None = os.getpid()  # None: nothing is measured any more
+        self.thread: int | None = None  # the one that trains, once it has made an optimizer; until then any is heard
         self.started = time.time()
         self.timeline = phases.Timeline(self.memory, self._ended)
         self.figures = ProcessPeaks()
@@ -83,7 +84,7 @@ class Session:
         self.timeline.begin_base(None)
         before = dict(vars(self))
         self.begin_anew(options)
-        for name in ("started", "timeline", "objects", "facts", "trainer_runs"):
+        for name in ("started", "timeline", "thread", "objects", "facts", "trainer_runs"):
             setattr(self, name, before[name])
         self.figures.start_over(before["figures"], has_trained=before["steps_done"] > 0)
         if before["steps_done"]:
@@ -109,12 +110,12 @@ class Session:
     @property
     def is_active(self) -> bool:
         """Whether events come from the process and the thread that this session measures."""
-        return os.getpid() == self.pid and self.timeline.is_mine()
+        return os.getpid() == self.pid and self.thread in (None, threading.get_ident())
 
     @property
     def is_rank(self) -> bool:
         """Whether this process trains: it made an optimizer."""
-        return self.timeline.thread is not None
+        return self.thread is not None
 
     # --- phases
 
@@ -247,7 +248,7 @@ class Session:
     @contained
     def optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
         if os.getpid() == self.pid:
-            self.timeline.thread = self.timeline.thread or threading.get_ident()
+            self.thread = self.thread or threading.get_ident()
             self.objects.optimizers.add(optimizer)
             self.setting_up()
 
@@ -336,7 +337,7 @@ class Session:
         out of memory at once."""
         with self._out_of_memory:
             # A variable with this frame would be a circle, which keeps the script's tensors.
-            where = user_line(sys._current_frames().get(self.timeline.thread or threading.get_ident()))
+            where = user_line(sys._current_frames().get(self.thread or threading.get_ident()))
             self.ending.runs_out_of_memory(requested, self.at, where)
             if os.getpid() == self.pid:
                 self.callbacks.out_of_memory(FailedRequest(device, requested, limit, free), where)
