@@ -9,26 +9,6 @@ STATUS_BYTES = 4096
 """More than the file holds before and up to the figures that are read."""
 
 
-def resident_and_peak() -> tuple[int, int]:
-    """Return both figures from one reading, in bytes."""
-    file = os.open(STATUS, os.O_RDONLY)  # open() costs three times as much, at every boundary of phases
-    try:
-        text = os.read(file, STATUS_BYTES)
-    finally:
-        os.close(file)
-    return _field(text, b"VmRSS:"), _field(text, b"VmHWM:")
-
-
-def reset_peak_resident() -> None:
-    """Reset the peak of :func:`resident_and_peak` by writing "5" to clear_refs (proc(5))."""
-    with contextlib.suppress(OSError):  # some containers forbid it: then each peak is the peak since the process began
-        file = os.open("/proc/self/clear_refs", os.O_WRONLY)
-        try:
-            os.write(file, b"5")
-        finally:
-            os.close(file)
-
-
 class HostMemory:
     """The resident set, whose peak memlab resets while the script keeps its view: ``resource.getrusage``."""
 
@@ -50,9 +30,19 @@ class HostMemory:
 
     def turn(self) -> tuple[int, int]:
         """Return the resident set now and its peak since the last turn, and begin a new one."""
-        now, peak = resident_and_peak()
+        file = os.open(STATUS, os.O_RDONLY)  # open() costs three times as much, at every boundary of phases
+        try:
+            text = os.read(file, STATUS_BYTES)
+        finally:
+            os.close(file)
+        now, peak = _field(text, b"VmRSS:"), _field(text, b"VmHWM:")
         self.highest = max(self.highest, peak)
-        reset_peak_resident()
+        with contextlib.suppress(OSError):  # some containers forbid it: then each peak is that since the process began
+            file = os.open("/proc/self/clear_refs", os.O_WRONLY)
+            try:
+                os.write(file, b"5")  # resets the peak
+            finally:
+                os.close(file)
         return now, peak
 
 
