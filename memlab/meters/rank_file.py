@@ -55,11 +55,22 @@ class RankFile:
             temporary.unlink(missing_ok=True)  # what is left on a full disk
 
     def place(self) -> Path:
-        """Return the path of the file. The first call of a measurement claims it."""
-        if self.path is None or self.options is not self.session.options:
-            self.options = self.session.options
-            self.path = self._choose_place()
-            self.session.rows.open(self.path.with_suffix(".steps.jsonl"))
+        """Return the path of the file. The first call of a measurement claims the number of this rank: a process that
+        is not the first one with this number gets a folder of its own."""
+        if self.path is not None and self.options is self.session.options:
+            return self.path
+        self.options = self.session.options
+        self.rank, folder = rank_number(), Path(self.options.folder)
+        claim = folder / FOLDER / f"rank{self.rank}.pid"
+        claim.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with claim.open("x") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            folder = folder / FOLDER / "again" / str(os.getpid())
+            folder.mkdir(parents=True)
+        self.path = folder / f"rank{self.rank}.json"
+        self.session.rows.open(self.path.with_suffix(".steps.jsonl"))
         return self.path
 
     def write_at_the_end(self, error: BaseException | None) -> None:
@@ -80,22 +91,6 @@ class RankFile:
         """Keep the present values of these figures: later steps no longer change them."""
         now = self._content(RUNNING)
         self.session.given |= {name: now[name] for name in names}
-
-    def _choose_place(self) -> Path:
-        """Claim the number of this rank; return the path of its file.
-
-        A process that is not the first one with this number gets a folder of its own.
-        """
-        self.rank, folder = rank_number(), Path(self.session.options.folder)
-        claim = folder / FOLDER / f"rank{self.rank}.pid"
-        claim.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with claim.open("x") as file:
-                file.write(str(os.getpid()))
-        except FileExistsError:
-            folder = folder / FOLDER / "again" / str(os.getpid())
-            folder.mkdir(parents=True)
-        return folder / f"rank{self.rank}.json"
 
     def _content(self, outcome: dict[str, Any]) -> dict[str, Any]:
         """Return the values of the file (meters/__init__.py)."""
