@@ -53,8 +53,7 @@ def before(name: str, function: "Callable[[], None]") -> None:
 class _AwaitingFinder:
     """Asks the other finders for a module that is waited for, and lets its loader call the functions."""
 
-    def __init__(self):
-        self.searched: str | None = None
+    searched: "str | None" = None
 
     def find_spec(self, name, path=None, target=None):
         if name not in _waiting or self.searched == name:
