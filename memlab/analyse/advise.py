@@ -13,7 +13,7 @@ from math import ceil
 from operator import itemgetter
 from typing import Any
 
-from memlab.analyse.diff import deepspeed_json
+from memlab.analyse.diff import used_deepspeed_json
 from memlab.analyse.identity import configurations, families, point_of
 from memlab.analyse.run_view import RunView, is_command, taken_bytes, value_at, why_not
 from memlab.core.basis import Basis, comparable
@@ -245,7 +245,7 @@ def command_words(projection: Projection) -> list[str]:
 def deepspeed_of(projection: Projection) -> dict[str, Any]:
     """Return the DeepSpeed JSON for training with the projection; of a user's command, the one that it used."""
     if is_command(projection.run):
-        return deepspeed_json(projection.run)
+        return used_deepspeed_json(projection.run)
     return deepspeed_config(from_dict(with_own_apart(_as_advised(projection))))
 
 

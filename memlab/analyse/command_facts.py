@@ -28,7 +28,7 @@ def extent(record: Record) -> Extent | None:
     arguments = arguments_of(facts)
     if (arguments.get("max_steps") or 0) > 0:
         return Extent("", arguments["max_steps"])
-    epoch = next((one for one in over_ranks(command.get("epochs") or ()) if one["purpose"] == "training"), None)
+    epoch = next((one for one in epochs_over_ranks(command.get("epochs") or ()) if one["purpose"] == "training"), None)
     if epoch is None or not epoch["batches"]:
         return None
     ranks = epoch.get("ranks", 1) if epoch.get("is_shared") else 1
@@ -37,7 +37,7 @@ def extent(record: Record) -> Extent | None:
     return Extent("one epoch" if epochs == 1 else f"{epochs:g} epochs", round(epochs * steps))
 
 
-def over_ranks(epochs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def epochs_over_ranks(epochs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Join what the traced ranks read, with the largest batches of all of them: shares of an epoch are added up."""
     joined: dict[tuple, Mapping[str, Any]] = {}
     numbers: Counter[int] = Counter()

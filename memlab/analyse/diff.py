@@ -64,7 +64,7 @@ def compare(runs: Sequence[RunView], by: str | None = None) -> Comparison:
     options = [ChangedKey(group, tuple(run.choices.get(group) for run in runs)) for group in GROUPS]
     configs = [run.config for run in runs]
     confounds = axis_confounds(differing_axes(runs), by) + environment_confounds([runs])
-    jsons, arguments = ([composed(run) for run in runs] for composed in (deepspeed_json, training_args))
+    jsons, arguments = ([composed(run) for run in runs] for composed in (used_deepspeed_json, training_args))
     return Comparison(
         runs=tuple(runs),
         warnings=tuple(confounds + _protocols(runs) + _unknown(runs) + _not_ok(runs)),
@@ -98,13 +98,13 @@ def environment_confounds(groups: Iterable[Sequence[RunView]]) -> list[str]:
     return [f"The environments differ ({described}): they may cause part of the difference."] if found else []
 
 
-def deepspeed_json(run: RunView) -> dict[str, Any]:
+def used_deepspeed_json(run: RunView) -> dict[str, Any]:
     """Return the DeepSpeed JSON of a run: from its folder, else composed again from its configuration, else empty."""
     return _kept_or_composed(run, RunFolder.DEEPSPEED, deepspeed_config)
 
 
 def training_args(run: RunView) -> dict[str, Any]:
-    """Return the TrainingArguments of memlab's own training, found as :func:`deepspeed_json`; empty for a command."""
+    """Return the TrainingArguments of memlab's own training, found as the DeepSpeed JSON is; empty for a command."""
     return {} if is_command(run) else _kept_or_composed(run, RunFolder.TRAINING_ARGS, training_arguments)
 
 

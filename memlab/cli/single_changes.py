@@ -18,7 +18,7 @@ BATCH_WORDS = ("batch", "batch.micro")
 """Keys of the micro batch. The search for the largest batch sets it."""
 
 
-def plan_of(given: dict[str, list[str]], config_dir: str | None = None) -> Plan:
+def plan_of_words(given: dict[str, list[str]], config_dir: str | None = None) -> Plan:
     """Make the plan of words of one value each. Raises :class:`MemlabError` if it cannot be predicted."""
     config, choices = compose_config([*(words[0] for words in given.values()), "mode=predict"], config_dir)
     if reasons := unpredictable(config):
@@ -26,7 +26,7 @@ def plan_of(given: dict[str, list[str]], config_dir: str | None = None) -> Plan:
     return make_plan(config, choices)
 
 
-def is_command(given: dict[str, list[str]], config_dir: str | None = None) -> bool:
+def composes_command(given: dict[str, list[str]], config_dir: str | None = None) -> bool:
     """Whether the words are of a command of the user's own, by whatever name of an option."""
     words = [words[0] for key, words in given.items() if key.startswith("training.")]
     options = given.get("training", ["training=memlab"])
@@ -36,7 +36,7 @@ def is_command(given: dict[str, list[str]], config_dir: str | None = None) -> bo
     return loops == {"command"}
 
 
-def possible_changes(given: dict[str, list[str]], base: Plan, config_dir: str | None = None) -> list[Change]:
+def changes_to_predict(given: dict[str, list[str]], base: Plan, config_dir: str | None = None) -> list[Change]:
     """List every change, with its plan, that can be predicted and that can save memory."""
     found, of_command = [], base.config.training.loop == "command"
     for change in changes_of(base.config):
@@ -61,5 +61,5 @@ def changes_of_record(record: Record) -> tuple[Plan, list[Change]]:
     """
     words = [word for line in overrides_of(record.choices, to_dict(record.config)) for word in shlex.split(line)]
     given = expand(words)
-    base = plan_of(given)
-    return base, possible_changes(given, base)
+    base = plan_of_words(given)
+    return base, changes_to_predict(given, base)

@@ -50,7 +50,7 @@ def outcome(
         return "ok", None
     for status in OUT_OF_MEMORY:
         if found := [rank for rank in ranks if rank["status"] == status]:
-            return status, reason_of(found[0])
+            return status, reason_of_rank(found[0])
     if host_ooms:
         return "host_oom", f"the kernel's out-of-memory killer ended {host_ooms} process(es) of this run"
     if ended.how == "interrupted":
@@ -59,7 +59,7 @@ def outcome(
         stacks = f"; {_stacks(ended.stopped)}" if world_size else ""
         return "timeout", f"the command had not ended after {ended.seconds:.0f} s{_at(ranks)}{stacks}"
     if broken := [rank for rank in ranks if rank["status"] not in ("ok", "interrupted", "infra")]:
-        return broken[0]["status"], reason_of(broken[0])
+        return broken[0]["status"], reason_of_rank(broken[0])
     if ended.outlived_by_ranks:
         told = f"DeepSpeed's launcher was killed (its exit code was {ended.returncode})"
         return "failed", f"{told} while ranks {missing} were running"
@@ -68,10 +68,10 @@ def outcome(
         return "failed", "; ".join(filter(None, [how, NO_STEP if has_loaded else NOT_ATTACHED]))
     cut_off = [rank for rank in ranks if rank["status"] == "infra"]  # also what a rank sees of the death of another
     if silent or (missing and cut_off):
-        others = reason_of(cut_off[0]) if cut_off else how
+        others = reason_of_rank(cut_off[0]) if cut_off else how
         return "failed", f"ranks {missing} died without a word (killed?){_at(ranks)}; {others}"
     if cut_off:
-        return "infra", reason_of(cut_off[0])
+        return "infra", reason_of_rank(cut_off[0])
     if world_size and _port_was_taken(folder):
         return "infra", "the port for the ranks was taken by another process"
     if missing:
@@ -85,7 +85,7 @@ def by_failure(ranks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return sorted(ranks, key=lambda rank: (_facts(rank).get("failed_at") or math.inf, rank["rank"]))
 
 
-def reason_of(rank: Mapping[str, Any]) -> str:
+def reason_of_rank(rank: Mapping[str, Any]) -> str:
     """Write why a rank failed: its number, its phase and step for an out-of-memory, the user's own line, the error."""
     oom, attached = rank.get("oom") or {}, _facts(rank)
     place = [f"in {oom['phase']}" if oom.get("phase") else "", f"step {oom['step']}" if oom.get("step") else ""]

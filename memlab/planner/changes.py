@@ -133,7 +133,7 @@ def changes_of(config: Config) -> Iterator[Change]:
         yield Change(f"batch.micro={micro // 2}", "more steps, or batch.accumulation", halved_batch(micro))
 
 
-def remedies(record: Record) -> list[tuple[Change, int]]:
+def likely_remedies(record: Record) -> list[tuple[Change, int]]:
     """Return the changes of a predicted run that keep its model and kernels, and the most bytes that each takes off the
     peak of the fullest rank, the largest saving first. Empty if no rank has a breakdown."""
     broken_down = [rank for rank in record.ranks if (rank.get("breakdown") or {}).get("phases")]

@@ -10,14 +10,14 @@ from memlab.core.plan import Plan
 from memlab.core.record import EARLY, RankResult, Record
 from memlab.core.record_schema import SandboxEffects
 from memlab.launch.user_command.found_config import found_values, plan_found
-from memlab.launch.user_command.measure import command_record, plan_of, work_of
+from memlab.launch.user_command.measure import command_record, plan_of_command, work_of
 from memlab.prediction.memory.rank_results import Estimate, needs, rank_results
 from memlab.prediction.memory.shared_gpus import gpus_of_ranks
 from memlab.prediction.prediction import NOWHERE, judged
 from memlab.prediction.time.calibrate import calibrations_of
 from memlab.prediction.time.step_time import predict_steps, usual_steps
 from memlab.prediction.traces.store import code_digest
-from memlab.runs.step_rows import over_ranks
+from memlab.runs.step_rows import rows_over_ranks
 from memlab.simulator.rank.unpredictable import NAME
 from memlab.simulator.trace.trace_format import Traces
 
@@ -64,7 +64,7 @@ class TracedCommand:
         return _plan(self).config
 
 
-def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
+def record_of_traces(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     """Predict memory and time from the traces. Returns the record, and the rows of each rank's steps."""
     plan = _plan(command)
     config = plan.config
@@ -82,7 +82,7 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
         [_with_meters(command, result, rows) for result in results],
         step_time,
         [seconds[step] for step in usual],
-        work_of([row for row in over_ranks(rows) if row["step"] in usual]),
+        work_of([row for row in rows_over_ranks(rows) if row["step"] in usual]),
     )
     paid, used = command.hardware.gpus, config.hardware.gpus
     if usd := outcome["summary"].get("usd_per_million_tokens"):
@@ -108,7 +108,7 @@ def record_without_traces(status: str, reason: str, words: Sequence[str], steps:
     """Return the record of a command that left no trace. ``seconds``: how long it ran."""
     facts = {"words": list(words), "steps": steps}
     fields = {"source": "predicted", "status": status, "reason": reason}
-    return command_record(plan_of(words), [], {}, seconds, facts, NOWHERE, **fields)
+    return command_record(plan_of_command(words), [], {}, seconds, facts, NOWHERE, **fields)
 
 
 def estimate_of(command: TracedCommand) -> Estimate:

@@ -16,12 +16,12 @@ from memlab.core.record import Record
 from memlab.core.record_schema import SandboxEffects
 from memlab.core.sizes import GIB
 from memlab.launch.orphans import exclusively
-from memlab.launch.outcome import NO_STEP, by_failure, reason_of
-from memlab.launch.user_command.measure import check_program, keep_what_was_found, plan_of
+from memlab.launch.outcome import NO_STEP, by_failure, reason_of_rank
+from memlab.launch.user_command.measure import check_program, keep_what_was_found, plan_of_command
 from memlab.meters import install
 from memlab.meters.garbage_collector import paused_garbage_collector
 from memlab.planner.command_changes import predicted_changes
-from memlab.planner.command_record import TracedCommand, record_of, record_without_traces
+from memlab.planner.command_record import TracedCommand, record_of_traces, record_without_traces
 from memlab.prediction.memory.rank_results import rank_results
 from memlab.prediction.memory.shared_gpus import with_memory_of_others
 from memlab.prediction.memory.whole_epoch import ORDER, other_orders, with_whole_epoch
@@ -84,7 +84,7 @@ def _range(choice: str, record: Record, trace: Callable[[], TracedCommand]) -> d
     on its highest rank; ``failure`` where the other prediction failed.
     """
     try:
-        both = record, record_of(trace())[0]
+        both = record, record_of_traces(trace())[0]
     except ShadowError as error:
         return {"choice": choice, "failure": str(error)}
     highest = {key: [max(rank[key] or 0 for rank in each.ranks) for each in both] for key in RANGED}
@@ -147,7 +147,7 @@ def predict_command(
     folder.check()
     _check(words, hardware)  # an earlier run in the folder stays if nothing can run, and no new folder is made
     check_wall(os.environ)
-    job = Job(plan_of(words), folder)
+    job = Job(plan_of_command(words), folder)
     with exclusively(job):
         job.start(list(words))
         began = time.time()
@@ -195,7 +195,7 @@ def predicted_record(
             config = traced.config
             replay = partial(figures_with_workspaces, config, traced.traces, calibrations_of(config).host)
             taking = computed_in_a_copy(replay) if has_free_core else replay
-            record, rows = record_of(traced)
+            record, rows = record_of_traces(traced)
             keep_what_was_found(record.ranks, folder)
             folder.write_step_rows(rows)
             ranges = []
@@ -336,7 +336,7 @@ def _failure(simulated: Simulated, meters: Mapping[int, Mapping[str, Any]]) -> s
     """Return why the command failed on simulated GPUs; ``None`` if all its ranks ended well."""
     if broken := next((rank for rank in by_failure(meters.values()) if rank["status"] != "ok"), None):
         names_the_place = (broken["reason"] or "").startswith(NAME)
-        told = reason_of({**broken, "attached": {}} if names_the_place else broken)
+        told = reason_of_rank({**broken, "attached": {}} if names_the_place else broken)
         return f"on simulated GPUs, {told.replace(NAME, '', 1)}"
     if simulated.returncode:
         return f"the command ended with exit code {simulated.returncode}: {simulated.last_words}"

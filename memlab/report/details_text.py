@@ -10,7 +10,7 @@ from memlab.analyse.command_facts import other_words
 from memlab.core.config import to_dict
 from memlab.core.record import COMMAND_PHASES, FITS, PREDICTED, Record
 from memlab.files.conf_files import overrides_of
-from memlab.planner.changes import remedies
+from memlab.planner.changes import likely_remedies
 from memlab.planner.search import Outcome, SingleChange
 from memlab.prediction.memory.rank_results import Estimate
 from memlab.report import units
@@ -81,7 +81,7 @@ def _show_remedies(record: Record, out: Console) -> None:
     """Print the changes of memlab's own training that reduce a peak that does not fit, and how they are predicted."""
     if record.command or (record.status == "ok" and record.summary.get("verdict", FITS) == FITS):
         return
-    if found := remedies(record):
+    if found := likely_remedies(record):
         say("Changes that lower the peak most:", out)
         for change, nbytes in found:
             say(f"{change.told}: at most {units.about(nbytes)} GiB ({', '.join(change.reach)})", out, indent=2)

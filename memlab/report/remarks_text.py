@@ -4,11 +4,11 @@ an epoch a predicted command read ahead."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from memlab.analyse.command_facts import over_ranks
+from memlab.analyse.command_facts import epochs_over_ranks
 from memlab.analyse.run_view import shortcomings
 from memlab.core.basis import MEASURED
 from memlab.core.record import DOES_NOT_FIT, EDGE, FITS, GPU_MODEL, OUT_OF_MEMORY, PREDICTED, WITHOUT_RESULT, Record
-from memlab.planner.changes import remedies
+from memlab.planner.changes import likely_remedies
 from memlab.report import units, verdict_text
 from memlab.report.speed_text import paid_hardware
 from memlab.simulator.rank.unpredictable import SET_DEVICE
@@ -58,7 +58,7 @@ def best_change(record: Record) -> str:
         does = "would fit" if needs["verdict"] == FITS else f"saves {units.size(best['saved_bytes'])}, not enough"
         return f"{best['change']} {does} ({units.about(needs['used'])} GiB; {best['price']})."
     need, limit = verdict_text.needed(record) or 0, verdict_text.memory_limit(record) or 0
-    found = [] if record.command else remedies(record)
+    found = [] if record.command else likely_remedies(record)
     if not found or found[0][1] <= NOTABLE * need:
         return ""
     change, nbytes = found[0]
@@ -225,7 +225,7 @@ def read_ahead_sentences(record: Record) -> list[str]:
     if "epochs" not in command:
         return []
     steps = command["ended_early"]["steps"] if "ended_early" in command else None
-    sentences = [sentence for epoch in over_ranks(command["epochs"]) for sentence in _of_epoch(epoch, steps)]
+    sentences = [sentence for epoch in epochs_over_ranks(command["epochs"]) for sentence in _of_epoch(epoch, steps)]
     facts = [rank["attached"] or {} for rank in record.ranks]
     lasts = record.summary.get("verdict") in (FITS, EDGE)  # else memory ends before
     if lasts and command["steps"] is None and any(each.get("ended") == "stopped" for each in facts):

@@ -109,7 +109,7 @@ def for_record(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [rows[index] for index in sorted(kept)]
 
 
-def over_ranks(rows_by_rank: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def rows_over_ranks(rows_by_rank: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Combine the rows of each step: sums, largest values, and rank and phase of the highest peak."""
     steps = zip_longest(*([(rank, row) for row in rows] for rank, rows in sorted(rows_by_rank.items())))
     return [_combined([entry for entry in step if entry is not None]) for step in steps]

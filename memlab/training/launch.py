@@ -26,7 +26,7 @@ from memlab.training.live_tensors import LiveTensors
 from memlab.training.model import build_model
 from memlab.training.output import write_output_to
 from memlab.training.point import Driver, Point
-from memlab.training.trainer import PointsTrainer, StepCallback, training_arguments
+from memlab.training.trainer import PointsTrainer, StepCallback, trainer_arguments
 
 MEASURED = (
     *("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "phases", "num_alloc_retries", "num_ooms"),
@@ -92,7 +92,7 @@ class RankLaunch:
             torch.cuda.set_device(self.device)
         # TrainingArguments starts the process group; without one, zero.Init would put the whole model on every rank.
         # While it is alive, transformers builds the model under zero.Init at stage 3, with its DeepSpeed JSON.
-        arguments = training_arguments(self.plans[0], self.point.folder, sum(point.num_steps for point in self.points))
+        arguments = trainer_arguments(self.plans[0], self.point.folder, sum(point.num_steps for point in self.points))
         if self.live is not None:
             map_and_release(self.rank)
             self.live.resume()

@@ -54,7 +54,7 @@ class StepCallback(TrainerCallback):
         self.receiver.step_end()
 
 
-def training_arguments(plan: Plan, folder: RunFolder, steps: int) -> TrainingArguments:
+def trainer_arguments(plan: Plan, folder: RunFolder, steps: int) -> TrainingArguments:
     """Return the plan's arguments with the total ``steps`` of all points. Trainer writes nothing into
     ``output_dir``."""
     own = {"deepspeed": plan.deepspeed, "output_dir": str(folder), "max_steps": steps}

@@ -13,7 +13,7 @@ from folders import write
 from mutations import good, put, put_command
 
 from memlab.cli import main as cli
-from memlab.launch.user_command.measure import plan_of, write_record
+from memlab.launch.user_command.measure import plan_of_command, write_record
 from memlab.launch.user_command.supervise import Finished
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
@@ -96,7 +96,7 @@ def test_a_mutated_command_harms_nothing(tmp_path, capsys, seed):
     folder = RunFolder(bad)
     ranks, rows = read_command(folder)
     words = ["python", "train.py"]
-    write_record(Finished(1.0, 0, "ok", None, ranks, rows), Job(plan_of(words), folder), words)
+    write_record(Finished(1.0, 0, "ok", None, ranks, rows), Job(plan_of_command(words), folder), words)
 
 
 def ended(words: list[str], capsys: pytest.CaptureFixture, told: str) -> int:

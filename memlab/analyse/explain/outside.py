@@ -82,7 +82,7 @@ class GpuMarks(TypedDict):
     readings: list[ReadingMarks]
 
 
-def outside_bytes(reading: ReadingMarks) -> int:
+def outside_at(reading: ReadingMarks) -> int:
     """Return what is in use on the whole GPU, less what torch's allocator held."""
     return reading["used_bytes"] - reading["reserved_bytes"]
 
@@ -108,7 +108,7 @@ class Outside:
 
     def total(self, time_us: float) -> int:
         """Return the bytes outside the allocator by the same reading; 0 without readings."""
-        return outside_bytes(self._readings[self._nearest(time_us)]) if self._readings else 0
+        return outside_at(self._readings[self._nearest(time_us)]) if self._readings else 0
 
     def _nearest(self, time_us: float) -> int:
         """Return the index of the reading that is nearest to a moment: of two, the later one from halfway on."""
@@ -117,12 +117,12 @@ class Outside:
     def _grew(self, last: ReadingMarks | None, now: ReadingMarks) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what appeared since the last reading: the names from part to sub-part, and bytes."""
         if last is None and self._before is None and self._told_of_others(now) is None:
-            yield (f"{_context(now)[0]} and {PROCESSES}",), outside_bytes(now)
+            yield (f"{_context(now)[0]} and {PROCESSES}",), outside_at(now)
             return
         others = list(self._others(last, now))
         yield from others
         what = _context(now) if last is None else self._what_ran(last, now)
-        yield what, outside_bytes(now) - (outside_bytes(last) if last else 0) - sum(nbytes for _, nbytes in others)
+        yield (what, outside_at(now) - (outside_at(last) if last else 0) - sum(nbytes for _, nbytes in others))
 
     def _others(self, last: ReadingMarks | None, now: ReadingMarks) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what other processes use more than at the last reading, or all of it if there was none."""

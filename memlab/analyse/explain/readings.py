@@ -9,7 +9,7 @@ import csv
 import sys
 from pathlib import Path
 
-from memlab.analyse.explain.outside import handles_made, outside_bytes
+from memlab.analyse.explain.outside import handles_made, outside_at
 from memlab.analyse.explain.recorded_ranks import read_marks
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.runs.folder import RunFolder
@@ -27,7 +27,7 @@ def main() -> None:
             for last, now in zip([None, *readings], readings, strict=False):
                 handle = last is not None and any(last["until_us"] <= time <= now["time_us"] for time in made)
                 what = (now["phase"] or "", now["module"], now["call"] or "", int(handle))
-                out.writerow((folder.path.name, rank, len(ranks), *what, outside_bytes(now)))
+                out.writerow((folder.path.name, rank, len(ranks), *what, outside_at(now)))
 
 
 if __name__ == "__main__":

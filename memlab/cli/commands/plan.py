@@ -9,7 +9,7 @@ from typing import Any
 from memlab.cli.commands.shared_arguments import add_config_dir, add_files, write_files
 from memlab.cli.compose import compose_config
 from memlab.cli.override_words import check_total, expand
-from memlab.cli.single_changes import BATCH_WORDS, is_command, plan_of, possible_changes, words_changed
+from memlab.cli.single_changes import BATCH_WORDS, changes_to_predict, composes_command, plan_of_words, words_changed
 from memlab.core.command_template import effect
 from memlab.core.errors import MemlabError
 from memlab.launch import preflight
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     for key in given:
         if key.split(".")[0] in REFUSED:
             raise MemlabError(f"'{key}': memlab plan always predicts and searches the largest batch. Leave it out.")
-    if is_command(given, arguments.config_dir) and not any(key.split(".")[0] == "measure" for key in given):
+    if composes_command(given, arguments.config_dir) and not any(key.split(".")[0] == "measure" for key in given):
         given["measure"] = [COMMAND_STEPS]
     _check_files(given, arguments.config_dir)
     return _plan_changes(given, arguments) if arguments.changes else _plan_batches(given, arguments)
@@ -114,7 +114,7 @@ def combined_axes(given: dict[str, list[str]], config_dir: str | None = None) ->
     line sets, wholly (``offload=none``) or in part (``offload.ratio=0.5``).
     """
     settled = {key for key in AXES if key in given or any(word.startswith(f"{key}.") for word in given)}
-    if is_command(given, config_dir):
+    if composes_command(given, config_dir):
         settled |= {key for key in AXES if key not in COMMAND_AXES or not _reaches(given, key, config_dir)}
     defaults = {key: [f"{key}={option}" for option in options] for key, options in AXES.items() if key not in settled}
     return {key: words for key, words in given.items() if len(words) > 1} | defaults
@@ -186,9 +186,9 @@ def _plan_changes(given: dict[str, list[str]], arguments: argparse.Namespace) ->
     if several := next((key for key, words in given.items() if len(words) > 1), None):
         raise MemlabError(f"--changes needs one configuration: give '{several}' one value.")
     out = console()
-    base = plan_of(given, arguments.config_dir)
+    base = plan_of_words(given, arguments.config_dir)
     with PlanProgress(console(sys.stderr)) as progress, predictor_of(base.config, progress.update) as predictor:
-        outcome, changes = single_changes(base, possible_changes(given, base, arguments.config_dir), predictor)
+        outcome, changes = single_changes(base, changes_to_predict(given, base, arguments.config_dir), predictor)
     if not write_files(_changes_frame(outcome, changes), arguments):
         plan_text.show_changes(outcome, changes, out)
         if best := next((change.word for change in changes if change.saved and change.saved > 0), None):

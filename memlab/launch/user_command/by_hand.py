@@ -10,7 +10,7 @@ from typing import Any
 
 from memlab.launch.orphans import exclusively
 from memlab.launch.process import Ended
-from memlab.launch.user_command.measure import job_in, plan_of, write_record
+from memlab.launch.user_command.measure import job_in, plan_of_command, write_record
 from memlab.launch.user_command.supervise import read_finished
 from memlab.meters import install
 from memlab.meters.options import MeterOptions
@@ -61,7 +61,7 @@ def _end(file: Any, run: RunFolder, error: BaseException | None, began: float) -
             _wait_for_ranks(run)
             ended = Ended("exited", int(error is not None), time.perf_counter() - began)
             finished = read_finished(run, ended, host_ooms=0, has_loaded=True)
-            write_record(finished, Job(plan_of(sys.orig_argv), run), sys.orig_argv)
+            write_record(finished, Job(plan_of_command(sys.orig_argv), run), sys.orig_argv)
             install.remove(run.path)
     except Exception as failure:
         print(f"memlab: {run} has no record of this training: {failure!r}", file=sys.stderr)

@@ -32,7 +32,7 @@ from memlab.meters.options import PROFILED_STEPS, PROFILER_WARMUP, MeterOptions
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, record_of
 from memlab.runs.operator_profile import PROFILED_RANK, keep_operators
-from memlab.runs.step_rows import for_record, over_ranks
+from memlab.runs.step_rows import for_record, rows_over_ranks
 from memlab.system.environment import describe_machine, fingerprint, hashed
 from memlab.system.machine import Gpu, Machine, detect
 
@@ -51,7 +51,7 @@ def command_record(
     ``ranks``: their files. ``rows``: rank -> the rows of its steps. ``seconds``: how long the command ran. ``facts``:
     ``Record.command``. ``fields``: as of :func:`record_of`; they count before those that follow from the files.
     """
-    steps = over_ranks(rows)
+    steps = rows_over_ranks(rows)
     measured = steps[len(slowest(ranks, "warmup_seconds")) :]
     found = fields_of_ranks(plan.config, ranks, seconds, work_of(measured))
     environment = environment_of(ranks, machine)
@@ -131,7 +131,7 @@ def job_in(
 ) -> Job:
     """Make the job of a command. Raises :class:`FolderError` if the folder holds an earlier run that ``force`` does not
     replace, or files that are not memlab's. ``instead``: what to do in the first case."""
-    job = Job(plan_of(words), folder)
+    job = Job(plan_of_command(words), folder)
     job.check_folder(force)
     if folder.holds_result() and not force:
         raise FolderError(f"{folder} holds an earlier run: nothing was started. {instead}")
@@ -157,7 +157,7 @@ def write_record(
     return record
 
 
-def plan_of(words: Sequence[str]) -> Plan:
+def plan_of_command(words: Sequence[str]) -> Plan:
     """Make the plan of a command that memlab did not compose: little more than the command is known before it runs."""
     return plan_found(found_values([], {}, shlex.join(words)))
 

@@ -110,7 +110,7 @@ def _is_usable(record: Record) -> bool:
 def calibrate(records: Sequence[Record], fallback: Calibration | None = None) -> Calibration:
     """Fit a calibration to ``records``. Costs that they do not determine are taken from ``fallback`` if it is of the
     same GPU. Raises :class:`MemlabError` where the records are too few, or of several kinds of GPUs."""
-    check(records)
+    check_records(records)
     gpu = records[0].config.hardware.gpu
     _trace_together(records)
     traced: dict[tuple, Traces] = {}
@@ -130,7 +130,7 @@ def calibrate(records: Sequence[Record], fallback: Calibration | None = None) ->
     )
 
 
-def check(records: Sequence[Record]) -> None:
+def check_records(records: Sequence[Record]) -> None:
     """Raise :class:`MemlabError` where the records are too few, or of several kinds of GPUs. Traces nothing."""
     if len(gpus := sorted({record.config.hardware.gpu for record in records})) > 1:
         raise MemlabError(f"A calibration is of one kind of GPU, and these runs are of {', '.join(gpus)}.")
@@ -235,7 +235,7 @@ def _check_runs(folder: Path, given: str) -> None:
     if not any(folder.rglob(RunFolder.RECORD)):
         raise MemlabError(f"predict.calibrate={given}: the folder holds no run with a record.")
     try:
-        check(usable([folder]))
+        check_records(usable([folder]))
     except MemlabError as error:
         raise MemlabError(f"predict.calibrate={given}: {error}") from error
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memlab.analyse.diff import deepspeed_json
+from memlab.analyse.diff import used_deepspeed_json
 from memlab.analyse.identity import MICRO, TOKENS, axis_value, causes, what_varies
 from memlab.analyse.quantities import Quantity, held_quantity
 from memlab.analyse.run_view import RunView, value_at
@@ -123,7 +123,7 @@ def logs_of(runs: Sequence[RunView], shared: SharedValues) -> dict[int, dict[str
 def deepspeed_of(run: RunView) -> dict[str, Any]:
     """Return the DeepSpeed JSON of a run; empty if it is unreadable, because the rest of the run is still readable."""
     try:
-        return deepspeed_json(run)
+        return used_deepspeed_json(run)
     except RecordError:
         return {}
 

@@ -23,7 +23,7 @@ from memlab.simulator.trace.memory_kinds import name_sites
 from memlab.training.data import Batches, Shape
 from memlab.training.flops import model_flops
 from memlab.training.model import build_model
-from memlab.training.trainer import PointsTrainer, StepCallback, training_arguments
+from memlab.training.trainer import PointsTrainer, StepCallback, trainer_arguments
 
 ENGINE_PHASES = {"forward": "forward", "backward": "backward", "step": "optimizer_step"}
 """Method of the DeepSpeed engine -> phase of its calls."""
@@ -49,7 +49,7 @@ class Shadow:
     owners: dict[int, Owner] = field(default_factory=dict)  # by the block's key
 
     def run(self) -> None:
-        arguments = training_arguments(self.plan, self.scratch, self.steps)
+        arguments = trainer_arguments(self.plan, self.scratch, self.steps)
         gc.collect()  # so that which cycles are freed in this phase does not depend on the modules imported before
         self.recorder.phase("model_build")
         model = build_model(self.config, torch.device(device.NAME, device.current()))

@@ -14,7 +14,7 @@ from memlab.cli import main as cli
 from memlab.cli.commands.plan import combinations, combined_axes
 from memlab.cli.compose import compose_config
 from memlab.cli.override_words import expand
-from memlab.cli.single_changes import plan_of, possible_changes, words_changed
+from memlab.cli.single_changes import changes_to_predict, plan_of_words, words_changed
 from memlab.core.plan import make_plan
 from memlab.launch.composition import composition
 from memlab.runs.folder import RunFolder
@@ -215,7 +215,7 @@ def test_what_plan_proposes_composes_what_it_predicted_with(tmp_path, words):
             composition(make_plan(*compose_config([*typed, "batch.micro=3", "mode=compose"], config_dir))) == predicted
         )
     given = {**given, "batch": ["batch=b4"]}
-    for change in possible_changes(given, plan_of(given, config_dir), config_dir):
+    for change in changes_to_predict(given, plan_of_words(given, config_dir), config_dir):
         again = compose_config([*words_changed(given, change.told), "mode=compose"], config_dir)
         assert composition(make_plan(*again)) == composition(change.plan)
 

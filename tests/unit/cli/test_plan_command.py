@@ -8,7 +8,7 @@ from memlab.cli.commands.plan import AXES, combinations, combined_axes
 from memlab.cli.compose import compose_config
 from memlab.cli.main import main
 from memlab.cli.override_words import expand
-from memlab.cli.single_changes import is_command, possible_changes
+from memlab.cli.single_changes import changes_to_predict, composes_command
 from memlab.core.config import Config, flat, to_dict
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
@@ -58,7 +58,7 @@ def test_every_change_and_every_axis_is_there():
 def changes(*words):
     given = expand([*HERE, *words])
     config, choices = compose_config([*HERE, *words, "mode=predict"])
-    return [change.told for change in possible_changes(given, make_plan(config, choices))]
+    return [change.told for change in changes_to_predict(given, make_plan(config, choices))]
 
 
 def test_the_changes_that_mean_something():
@@ -71,7 +71,7 @@ def test_the_changes_that_mean_something():
 def test_a_change_keeps_the_other_words():
     given = expand([*HERE, "zero_stage=zero3", "offload=all", "batch=b4", "seq_len.tokens=77"])
     config, choices = compose_config([*HERE, "zero_stage=zero3", "offload=all", "batch=b4", "seq_len.tokens=77"])
-    plans = {change.told: change.plan for change in possible_changes(given, make_plan(config, choices))}
+    plans = {change.told: change.plan for change in changes_to_predict(given, make_plan(config, choices))}
     assert not {"offload=optimizer", "zero_stage=zero2"} & set(plans)
     assert plans["batch.micro=2"].config.seq_len.tokens == 77
     assert plans["checkpointing=full"].config.batch.micro == 4
@@ -150,15 +150,17 @@ def test_a_command_may_have_any_name(tmp_path):
     (tmp_path / "training").mkdir()
     (tmp_path / "training" / "mine.yaml").write_text("loop: command\ncommand: python train.py {batch.micro}\n")
     given = expand(["hardware=h100_x1", "training=mine"], str(tmp_path))
-    assert is_command(given, str(tmp_path)) and combined_axes(given, str(tmp_path)) == {}
+    assert composes_command(given, str(tmp_path)) and combined_axes(given, str(tmp_path)) == {}
     with pytest.raises(MemlabError, match="not both"):
-        is_command(expand(["training=mine,memlab"], str(tmp_path)), str(tmp_path))
+        composes_command(expand(["training=mine,memlab"], str(tmp_path)), str(tmp_path))
 
 
 def test_single_changes_of_a_command_are_those_that_reach_it():
     words = [*COMMAND, "zero_stage=zero2", "offload=none"]
     config, choices = compose_config([*words, "mode=predict", "measure=quick"])
-    found = [change.told for change in possible_changes(expand([*words, "measure=quick"]), make_plan(config, choices))]
+    found = [
+        change.told for change in changes_to_predict(expand([*words, "measure=quick"]), make_plan(config, choices))
+    ]
     assert found == [
         *("allocator=expandable", "zero_stage=zero3", "zero_stage.reduce_bucket_size=50000000", "offload=optimizer")
     ]

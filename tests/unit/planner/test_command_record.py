@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memlab.cli.compose import compose_config
-from memlab.planner.command_record import TracedCommand, estimate_of, record_of
+from memlab.planner.command_record import TracedCommand, estimate_of, record_of_traces
 from memlab.prediction.memory.shared_gpus import gpus_of_ranks, with_memory_of_others
 from memlab.report.verdict_text import sharing
 from memlab.simulator.trace.events import Alloc, BeginPhase, Event, Free
@@ -57,7 +57,7 @@ def command() -> TracedCommand:
 
 
 def test_ranks_that_were_not_traced_are_copies_of_the_last(command):
-    record, _ = record_of(command)
+    record, _ = record_of_traces(command)
     assert [rank["peak_allocated_bytes"] / GIB for rank in record.ranks] == [5.0, 7.0, 7.0, 7.0]
     assert [rank["same_as_rank"] for rank in record.ranks] == [None, 3, 3, None]
     assert [(rank["device"], rank["attached"]["rank"]) for rank in record.ranks] == [(f"cuda:{n}", n) for n in range(4)]
@@ -67,7 +67,7 @@ def test_ranks_that_were_not_traced_are_copies_of_the_last(command):
 
 def test_after_an_out_of_memory_no_later_step_counts(command):
     small = replace(command, hardware=replace(command.hardware, memory_gib=7.5))
-    record, rows_of_ranks = record_of(small)
+    record, rows_of_ranks = record_of_traces(small)
     assert record.status == "gpu_oom" and record.reason.startswith(
         "rank 1: in forward, step 2, model.py:5: 6.00 GiB more"
     )
@@ -82,24 +82,24 @@ def test_after_an_out_of_memory_no_later_step_counts(command):
 
 def test_the_allocator_has_the_settings_of_the_script_or_others_in_their_place(command):
     command.traces[0].allocator_conf = "max_split_size_mb:64"
-    assert record_of(command)[0].config.allocator.conf == "max_split_size_mb:64"
+    assert record_of_traces(command)[0].config.allocator.conf == "max_split_size_mb:64"
     assert (
-        record_of(replace(command, allocator_conf="expandable_segments:True"))[0].config.allocator.conf
+        record_of_traces(replace(command, allocator_conf="expandable_segments:True"))[0].config.allocator.conf
         == "expandable_segments:True"
     )
 
 
 def test_ranks_on_the_same_gpu_share_its_memory(command):
-    alone, _ = record_of(command)
+    alone, _ = record_of_traces(command)
     for rank in command.traces.values():
         rank.gpu = 0
     traces = with_memory_of_others(command.traces, command.gpus_of_ranks, command.ranks_of_node)
-    record, _ = record_of(replace(command, traces=traces))
+    record, _ = record_of_traces(replace(command, traces=traces))
     all_of_them = sum(rank["device_used_bytes"] for rank in alone.ranks)
     assert [rank["device_used_bytes"] for rank in record.ranks] == [all_of_them] * 4
     assert [rank["process_used_bytes"] for rank in record.ranks] == [one["device_used_bytes"] for one in alone.ranks]
     assert sharing(record) == [("cuda:0", [0, 1, 2, 3])] and sharing(alone) == []
-    small, _ = record_of(replace(command, traces=traces, hardware=replace(command.hardware, memory_gib=20)))
+    small, _ = record_of_traces(replace(command, traces=traces, hardware=replace(command.hardware, memory_gib=20)))
     assert small.summary["verdict"] == "does_not_fit" and small.summary["needed_bytes"] == all_of_them
 
 

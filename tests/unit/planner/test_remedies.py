@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from memlab.core.sizes import GIB
-from memlab.planner.changes import remedies
+from memlab.planner.changes import likely_remedies
 from memlab.report.details_text import show_answer
 from memlab.runs.folder import RunFolder
 
@@ -41,7 +41,7 @@ def predicted(record, rank, config):
 
 
 def test_stage_1(predicted):
-    found = remedies(predicted({"zero_stage.stage": 1, "batch.micro": 3}))
+    found = likely_remedies(predicted({"zero_stage.stage": 1, "batch.micro": 3}))
     assert {change.told: nbytes / GIB for change, nbytes in found} == {
         "checkpointing=full": 20,
         "batch.micro=1": pytest.approx(28 * 2 / 3),
@@ -54,17 +54,17 @@ def test_stage_1(predicted):
 
 def test_stage_3_with_its_optimizer_offloaded(predicted):
     changes = {"zero_stage.stage": 3, "offload.optimizer": "cpu", "checkpointing.enabled": True}
-    found = remedies(predicted({**changes, "allocator.conf": "expandable_segments:True"}))
+    found = likely_remedies(predicted({**changes, "allocator.conf": "expandable_segments:True"}))
     assert {change.told: nbytes / GIB for change, nbytes in found} == {"offload=all": 16}
 
 
 def test_what_is_not_there_cannot_be_taken_off(predicted):
-    found = remedies(predicted({"zero_stage.stage": 2}, kinds={"activations": 7}))
+    found = likely_remedies(predicted({"zero_stage.stage": 2}, kinds={"activations": 7}))
     assert [(change.told, nbytes) for change, nbytes in found] == [("checkpointing=full", 7)]
 
 
 def test_a_record_without_a_breakdown(record):
-    assert remedies(record(source="predicted")) == []
+    assert likely_remedies(record(source="predicted")) == []
 
 
 def test_show_names_them(predicted, tmp_path):

@@ -86,7 +86,7 @@ TRACED: Any = SimpleNamespace(config=Config(), traces={0: SimpleNamespace(choice
 @pytest.fixture
 def folder(tmp_path, monkeypatch, record) -> RunFolder:
     """A run folder, for a prediction without ranks."""
-    monkeypatch.setattr(user_command, "record_of", lambda traced: (record(ranks=[], command={"words": []}), {}))
+    monkeypatch.setattr(user_command, "record_of_traces", lambda traced: (record(ranks=[], command={"words": []}), {}))
     monkeypatch.setattr(user_command, "keep_what_was_found", lambda ranks, folder: None)
     folder = RunFolder(tmp_path / "run")
     folder.claim()
@@ -150,7 +150,7 @@ def test_the_other_end_runs_beside_the_replays_and_ends_with_what_interrupts_the
         raise KeyboardInterrupt
 
     monkeypatch.setattr(user_command, "traced_command", traced)
-    monkeypatch.setattr(user_command, "record_of", interrupted)
+    monkeypatch.setattr(user_command, "record_of_traces", interrupted)
     with pytest.raises(KeyboardInterrupt):
         user_command.predict_command([sys.executable], Hardware(memory_gib=80.0), RunFolder(tmp_path / "run"), None)
     assert ended.is_set()

@@ -1,7 +1,7 @@
 """Rows of a command's steps: read up to a line that was cut off, and combined over the ranks."""
 
 from memlab.runs import step_rows
-from memlab.runs.step_rows import caught_up, for_record, over_ranks, read_rows
+from memlab.runs.step_rows import caught_up, for_record, read_rows, rows_over_ranks
 
 
 def test_the_line_of_a_killed_rank_is_left_out(tmp_path):
@@ -19,18 +19,18 @@ def test_tokens_add_up_and_peaks_do_not():
         0: [{"step": 1, "tokens": 10, "seconds": 0.5, "peak_allocated_bytes": 7, "phase": "forward"}],
         1: [{"step": 1, "tokens": 20, "seconds": 0.4, "peak_allocated_bytes": 9, "phase": "backward"}],
     }
-    (row,) = over_ranks(ranks)
+    (row,) = rows_over_ranks(ranks)
     assert (row["tokens"], row["seconds"], row["peak_allocated_bytes"]) == (30, 0.5, 9)
     assert (row["rank"], row["phase"]) == (1, "backward")
 
 
 def test_what_one_rank_does_not_know_is_not_known_of_all():
-    (row,) = over_ranks({0: [{"step": 1, "tokens": 10}], 1: [{"step": 1, "tokens": None}]})
+    (row,) = rows_over_ranks({0: [{"step": 1, "tokens": 10}], 1: [{"step": 1, "tokens": None}]})
     assert row["tokens"] is None
 
 
 def test_steps_that_one_rank_did_not_reach_are_those_of_the_others():
-    rows = over_ranks({0: [{"step": 1, "tokens": 1}, {"step": 2, "tokens": 1}], 1: [{"step": 1, "tokens": 1}]})
+    rows = rows_over_ranks({0: [{"step": 1, "tokens": 1}, {"step": 2, "tokens": 1}], 1: [{"step": 1, "tokens": 1}]})
     assert [row["tokens"] for row in rows] == [2, 1]
 
 

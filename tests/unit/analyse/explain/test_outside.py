@@ -18,7 +18,7 @@ from memlab.analyse.explain.outside import (
     Outside,
     ReadingMarks,
     handles_made,
-    outside_bytes,
+    outside_at,
 )
 from memlab.analyse.explain.recorded_ranks import read_marks
 from memlab.analyse.explain.snapshot import Entry, Frame
@@ -206,7 +206,7 @@ def test_readings_are_taken_from_the_marks(tmp_path):
     values = {"pieces": [], "first_piece": 3, "outside": one_gpu({"used_bytes": 1, "processes": {}}, [first])}
     found = marks(tmp_path, values)
     assert found.first == 3
-    assert found.told_of(0) == values["outside"]["devices"]["0"] and outside_bytes(found.told_of(0)["readings"][0]) == 6
+    assert found.told_of(0) == values["outside"]["devices"]["0"] and outside_at(found.told_of(0)["readings"][0]) == 6
     devices = values["outside"]["devices"]
     devices["1"] = devices.pop("0") | {"gpu": 5}
     found = marks(tmp_path, values | {"device": 1})
