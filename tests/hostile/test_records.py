@@ -124,4 +124,4 @@ def bugs_are_raised(monkeypatch):
     def raised(error: Exception) -> int:
         raise error
 
-    monkeypatch.setattr(cli, "_unexpected", raised)
+    monkeypatch.setattr(cli, "report_bug", raised)
