@@ -144,7 +144,7 @@ def predict_command(
 
     ``wants_changes``: whether single changes of the command are predicted, too. ``on_change`` gets each one first.
     """
-    folder.check()
+    folder.refuse_foreign_files()
     _check(words, hardware)  # an earlier run in the folder stays if nothing can run, and no new folder is made
     check_wall(os.environ)
     job = Job(plan_of_command(words), folder)

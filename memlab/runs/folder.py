@@ -142,9 +142,9 @@ class RunFolder:
         remove_folder(self.own_folder(name))
         return self.own_folder(name)
 
-    def check(self) -> None:
+    def refuse_foreign_files(self) -> None:
         """Raise :class:`FolderError` if the folder holds files that are not memlab's."""
-        marker.check(self.path, self._is_from_before_the_marker)
+        marker.refuse_foreign_files(self.path, self._is_from_before_the_marker)
 
     def claim(self) -> None:
         """Make the folder and mark it as memlab's. Raises :class:`FolderError` if it holds foreign files."""
@@ -324,7 +324,7 @@ class SweepFolder:
         for path in self.path.iterdir():
             with contextlib.suppress(OSError, FolderError):
                 if any(path.iterdir()):
-                    RunFolder(path).check()
+                    RunFolder(path).refuse_foreign_files()
                     return True
         return False
 

@@ -75,10 +75,10 @@ class Job:
         """Whether the job runs a command of the user's own, not memlab's training loop."""
         return self.config.training.loop == "command"
 
-    def check_folder(self, force: bool = False) -> None:
+    def refuse_other_run(self, force: bool = False) -> None:
         """Raise :class:`FolderError` if the folder holds foreign files or, unless ``force``, the run of another
         configuration. How a configuration was composed does not count, only its values."""
-        self.folder.check()
+        self.folder.refuse_foreign_files()
         there = self.folder.earlier()
         if not force and there.get("run_id", self.plan.run_id) != self.plan.run_id:
             raise FolderError(
@@ -170,7 +170,7 @@ def check_folders(jobs: Iterable[Job]) -> None:
                 f"Two points of the sweep would run in {job.folder} ({both}). Leave out hydra.sweep.subdir, or "
                 "write ${hydra.job.num} into it."
             )
-        job.check_folder(job.config.force)
+        job.refuse_other_run(job.config.force)
 
 
 def unique(jobs: Iterable[Job]) -> list[Job]:

@@ -12,7 +12,7 @@ MARKER = ".memlab"
 TEXT = "A folder of memlab. Later runs replace and remove the files in it that have memlab's names, and no others.\n"
 
 
-def check(folder: Path, is_from_before: Callable[[], bool]) -> None:
+def refuse_foreign_files(folder: Path, is_from_before: Callable[[], bool]) -> None:
     """Raise :class:`FolderError` for a folder that holds files but no marker.
 
     ``is_from_before``: returns whether an old memlab without markers made the folder. It is called only for a folder
@@ -31,8 +31,8 @@ def check(folder: Path, is_from_before: Callable[[], bool]) -> None:
 
 
 def claim(folder: Path, is_from_before: Callable[[], bool]) -> None:
-    """Make the folder and write the marker as its first file. Raises :class:`FolderError` as :func:`check`."""
-    check(folder, is_from_before)
+    """Make the folder and write the marker as its first file. Raises what :func:`refuse_foreign_files` raises."""
+    refuse_foreign_files(folder, is_from_before)
     with explained(FolderError):
         folder.mkdir(parents=True, exist_ok=True)
     with explained(FolderError, folder / MARKER):

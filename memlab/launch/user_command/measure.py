@@ -132,7 +132,7 @@ def job_in(
     """Make the job of a command. Raises :class:`FolderError` if the folder holds an earlier run that ``force`` does not
     replace, or files that are not memlab's. ``instead``: what to do in the first case."""
     job = Job(plan_of_command(words), folder)
-    job.check_folder(force)
+    job.refuse_other_run(force)
     if folder.holds_result() and not force:
         raise FolderError(f"{folder} holds an earlier run: nothing was started. {instead}")
     return job

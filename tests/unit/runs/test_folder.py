@@ -218,7 +218,7 @@ def test_any_file_that_is_not_memlabs_keeps_memlab_out(folder, name):
     path = folder.path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text('{"mine": 1}')
-    for attempt in (folder.check, folder.claim, SweepFolder(folder.path).claim, folder.lock().__enter__):
+    for attempt in (folder.refuse_foreign_files, folder.claim, SweepFolder(folder.path).claim, folder.lock().__enter__):
         with pytest.raises(FolderError, match="not memlab's"):
             attempt()
     assert [each for each in folder.path.rglob("*") if each.is_file()] == [path]
@@ -248,7 +248,7 @@ def test_a_record_or_a_plan_makes_a_folder_from_before_the_marker_memlabs(tmp_pa
         old = RunFolder(tmp_path / "sweep" / str(number))
         old.path.mkdir(parents=True)
         write(old)
-        old.check()
+        old.refuse_foreign_files()
     SweepFolder(tmp_path / "sweep").claim()
 
 
@@ -256,7 +256,7 @@ def test_a_foreign_record_is_not_made_good_by_a_plan(folder, plan):
     folder.start(plan, [])
     (folder.path / folder.RECORD).write_text('{"mine": 1}')
     with pytest.raises(FolderError):
-        folder.check()
+        folder.refuse_foreign_files()
 
 
 def test_only_files_that_memlab_names_are_removed(folder, plan, record):
