@@ -182,6 +182,10 @@ NO_WALL = (
 )
 
 
+_WORKED: list[tuple] = []
+"""What this process has tried with success: a trial starts three programs, which takes half a second."""
+
+
 class SandboxError(MemlabError):
     """The system does not allow the protection that was asked for."""
 
@@ -252,15 +256,22 @@ class Sandbox:
         whether it has Landlock."""
         if self.protection == LANDLOCK and not wall.landlock_abi():
             return False
+        below = self._below if self._below[1] else None
+        tried = (self.protection, place, os.getcwd(), self.network, below, self._keep.stat().st_dev)
+        if tried in _WORKED:
+            return True
         self._scratch = self._make_scratch(place)
         try:
             writes = self.protection == NAMESPACES and os.access(".", os.W_OK)
             words = ["mkdir", f"{self._scratch.name}-try"] if writes else ["true"]
-            return not subprocess.run(self.words(words), capture_output=True, timeout=30).returncode
+            if subprocess.run(self.words(words), capture_output=True, timeout=30).returncode:
+                return False
         except subprocess.TimeoutExpired:
             return False
         finally:
             remove_folder(self._scratch)
+        _WORKED.append(tried)
+        return True
 
     def words(self, words: Sequence[str]) -> list[str]:
         """Return the words that run a program in the sandbox."""

@@ -3,12 +3,14 @@
 import contextlib
 import io
 import os
+import subprocess
 import sys
 
 import pytest
 
 from memlab.cli import main
 from memlab.planner import user_command
+from memlab.system import sandbox
 from memlab.system.sandbox import ALLOWED, NO_WALL, UNPROTECTED, WITHOUT_WALL, Sandbox, SandboxError, check_wall
 
 
@@ -55,6 +57,25 @@ def test_asking_for_a_wall_changes_nothing(tmp_path, monkeypatch):
     with contextlib.suppress(SandboxError):
         check_wall(os.environ)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wall_that_worked_is_not_tried_again(tmp_path, monkeypatch):
+    tried = []
+    run = subprocess.run
+    monkeypatch.setattr(sandbox, "_WORKED", [])
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: tried.append(1) or run(*args, **options))
+    monkeypatch.chdir(tmp_path)
+    try:
+        check_wall(os.environ)
+    except SandboxError:
+        pytest.skip("this system gives no wall")
+    first = len(tried)
+    check_wall(os.environ)
+    assert first and len(tried) == first
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    check_wall(os.environ)
+    assert len(tried) > first
 
 
 def test_the_option_runs_the_script(predict):
