@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from memlab.core.config import Config, Hardware
@@ -60,14 +61,29 @@ class TracedCommand:
 
     @property
     def config(self) -> Config:
+        return self.plan.config
+
+    @cached_property
+    def plan(self) -> Plan:
         """What the script used, on the hardware entry that was asked for."""
-        return _plan(self).config
+        hardware = {f"hardware.{key}": value for key, value in asdict(self.hardware).items()}
+        found = found_values([self.meters[rank] for rank in sorted(self.meters)], self.rows, shlex.join(self.words))
+        used = {key: found[key] for key in ("hardware.gpus", "hardware.nodes")}
+        first = self.traces[min(self.traces)]
+        return plan_found(
+            {
+                **found,
+                **hardware,
+                **used,
+                "allocator.conf": first.allocator_conf if self.allocator_conf is None else self.allocator_conf,
+                "measure.steps": max(1, len(first.steps) - 1),  # as of a measured command: without the first step
+            }
+        )
 
 
 def record_of_traces(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     """Predict memory and time from the traces. Returns the record, and the rows of each rank's steps."""
-    plan = _plan(command)
-    config = plan.config
+    config = command.config
     calibrations = calibrations_of(config)
     (results,) = rank_results([config], [command.traces], calibrations.host)
     ran = all(result.status == "ok" for result in results)
@@ -100,7 +116,7 @@ def record_of_traces(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     for each in command.meters.values():
         if each["attached"].get("ended") == EARLY:
             facts.setdefault("ended_early", _early_end(each))
-    record = command_record(plan, outcome.pop("ranks"), rows, command.seconds, facts, NOWHERE, **outcome)
+    record = command_record(command.plan, outcome.pop("ranks"), rows, command.seconds, facts, NOWHERE, **outcome)
     return replace(record, environment={**record.environment, "predictor": code_digest()}), rows
 
 
@@ -115,23 +131,6 @@ def estimate_of(command: TracedCommand) -> Estimate:
     """Return the verdict, and the memory that the command would need on a GPU of any size."""
     config = command.config
     return needs(config, list(command.traces.values()), calibrations_of(config).host)
-
-
-def _plan(command: TracedCommand) -> Plan:
-    meters = [command.meters[rank] for rank in sorted(command.meters)]
-    hardware = {f"hardware.{key}": value for key, value in asdict(command.hardware).items()}
-    found = found_values(meters, command.rows, shlex.join(command.words))
-    used = {key: found[key] for key in ("hardware.gpus", "hardware.nodes")}
-    first = command.traces[min(command.traces)]
-    return plan_found(
-        {
-            **found,
-            **hardware,
-            **used,
-            "allocator.conf": first.allocator_conf if command.allocator_conf is None else command.allocator_conf,
-            "measure.steps": max(1, len(first.steps) - 1),  # as of a measured command: without the first step
-        }
-    )
 
 
 def _early_end(meters: Mapping[str, Any]) -> dict[str, Any]:
