@@ -83,7 +83,8 @@ def read_run(path: str | os.PathLike) -> RunView:
 
 
 def _walk(root: str, skipped: list[Skipped]) -> Iterator[tuple[str, run_cache.Stamp]]:
-    """Yield every run folder with the stamp of its record. Adds to ``skipped``. Never follows links."""
+    """Yield every run folder with the stamp of its record, and put the places that are not read into ``skipped``.
+    Never follows links."""
     waiting = [root]
     while waiting:
         folder = waiting.pop()

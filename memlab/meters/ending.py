@@ -29,7 +29,7 @@ class Ending:
 
     def runs_out_of_memory(self, requested: int, at: Mapping[str, Any], where: str | None) -> None:
         """Note the bytes that torch's allocator could not provide."""
-        self._oom = {"requested_bytes": requested, **at, "where": where}
+        self._oom = {"requested_bytes": requested, "phase": at["phase"], "step": at["step"], "where": where}
 
     @property
     def exit_code(self) -> int:

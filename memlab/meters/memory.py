@@ -57,8 +57,9 @@ class Peaks:
 
 @dataclass
 class Reading(Peaks):
-    """Peaks since the last reading, and what is in use now. ``failures``: the allocator's retries and out-of-memory
-    errors since the process began. The device's figures are ``None`` without a device."""
+    """Peaks since the last reading; ``end_...`` and ``host_rss_bytes``: what is in use now. ``failures``: the
+    allocator's retries and out-of-memory errors since the process began. The device's figures are ``None`` without a
+    device."""
 
     failures: tuple[int, int] | None = None
 

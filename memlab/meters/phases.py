@@ -37,7 +37,8 @@ class TimedPiece:
 
 
 class Timeline:
-    """Cuts the time of one thread into pieces, and calls ``ended`` with each. No other thread may call it."""
+    """Cuts the time of the process into pieces, and calls ``ended`` with each. Which thread may call it, the session
+    says."""
 
     def __init__(self, memory: Memory, ended: Callable[[TimedPiece], None]):
         self.memory, self.ended = memory, ended

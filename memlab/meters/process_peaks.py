@@ -10,12 +10,13 @@ from .phases import IN_A_STEP, ONCE, TimedPiece
 
 
 class PhasePeaks:
-    """``failures_before``: the allocator's retries and out-of-memory errors before the first piece; ``None``: none."""
+    """Peaks by phase and in all, folded from pieces. ``failures_before``: the allocator's retries and out-of-memory
+    errors before the first piece; ``None`` counts as no errors."""
 
     def __init__(self, failures_before: tuple[int, int] | None = None):
         self.phases: dict[str, Peaks] = {}
         self.total = Peaks()
-        self.peak: dict[str, Any] = {}  # ``attached.peak`` of the file
+        self.peak: dict[str, Any] = {}  # where the highest is; of a process: ``attached.peak`` of the file
         self.failures_before = failures_before
         self.failures: tuple[int, int] | None = None  # since the process began
 
@@ -40,7 +41,7 @@ class PhasePeaks:
 
 
 class ProcessPeaks(PhasePeaks):
-    """Names the phases with :meth:`key`."""
+    """Peaks of the whole process. :meth:`fold` gets the names that :meth:`key` gives."""
 
     def start_over(self, other: "ProcessPeaks", has_trained: bool) -> None:
         """Take over the phases before the first step from the figures of an earlier training. ``has_trained``: that

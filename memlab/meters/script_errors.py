@@ -28,7 +28,8 @@ def describe(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:
     """Return status, one-line reason and, for an out-of-memory of the device, the message and requested bytes."""
     # An ImportError of transformers begins with an empty line.
     message = f"{type(error).__name__}: {str(error).strip()}".removesuffix(": ")
-    first_line = " ".join(_FIRST_LINE.findall(message)[0].partition(" If reserved but unallocated")[0].split())[:500]
+    found = _FIRST_LINE.match(message)
+    first_line = " ".join((found[0] if found else "").partition(" If reserved but unallocated")[0].split())[:500]
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", first_line, None
     if isinstance(error, MemoryError) or any(mark in message for mark in _HOST_OOM):

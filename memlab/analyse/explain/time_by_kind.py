@@ -166,7 +166,7 @@ def _predicted(folder: RunFolder, record: Record) -> tuple[StepByKind | None, st
 
 def _by_kind(times: Iterable[tuple[str, KindTime]]) -> dict[str, KindTime]:
     members = grouped(times, itemgetter(0))
-    return {kind: _sum(time for _, time in members[kind]) for kind in KINDS if kind in members}
+    return {kind: _sum(time for _, time in members[kind]) for kind in sorted(members, key=KINDS.index)}
 
 
 def _sum(times: Iterable[KindTime]) -> KindTime:

@@ -208,12 +208,12 @@ def overlaid(first: DrawnRun, second: DrawnRun) -> Figure:
     """Draw the step of the peak of both runs. The n-th phase of both begins at the same place, and is as wide as the
     share of the first run's events; within a phase, events are equally far apart.
 
-    Raises :class:`NothingToDraw` if the phases of the two steps differ, or if they have none.
+    Raises :class:`NothingToDraw` if the phases of the two steps differ, or if one has none.
     """
     runs = (first, second)
     names, edges = zip(*map(_phases_of_step, runs), strict=True)
-    if not any(names):
-        raise NothingToDraw("the steps of the peaks have no phases")
+    if not all(names):
+        raise NothingToDraw("a step that holds the peak has no phases")
     if names[0] != names[1]:
         raise NothingToDraw(f"the phases of the two steps differ: {', '.join(names[0])}; and {', '.join(names[1])}")
     figure, panels = canvas.new_figure(2, 1, 4.6, sharex=True)

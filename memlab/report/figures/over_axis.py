@@ -49,9 +49,8 @@ class Series:
         band = []
         for position, repeats in sorted(self.points.items()):
             known = [value for run in repeats if (value := run.comparable(key)) is not None]
-            found = [
-                each if isinstance(each, dict) else dict.fromkeys(ENDS, each) for each in known
-            ]  # a rate: no ranks
+            # A rate is one number for all ranks.
+            found = [each if isinstance(each, dict) else dict.fromkeys(ENDS, each) for each in known]
             if found:
                 low, high = min(each["min"] for each in found), max(each["max"] for each in found)
                 band.append((position, low, mean(each["mean"] for each in found), high))
@@ -268,7 +267,7 @@ def speed_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
 
 
 def _line(axes: Any, sheet: Sheet, series: Series, band: Sequence[Sequence[float]]) -> None:
-    """Draw one line with its band."""
+    """Draw one line with its band: of each point its position, and the lowest, the mean and the highest value."""
     if not band:
         return
     look = sheet.styles[series.label]

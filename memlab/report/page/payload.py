@@ -115,7 +115,9 @@ def leaderboard(named: Named) -> Table:
         ("note", "text"),
     ]
     rows = [_leader(name, members, by_speed) for name, members in named.items()]
-    counts = Counter(subject_of(members[0]) for members in named.values() for _ in members)
+    counts: Counter[str] = Counter()
+    for members in named.values():
+        counts[subject_of(members[0])] += len(members)
     rows.sort(key=lambda row: (-counts[row[0]], row[0], -(row[2 if by_speed else 7] or 0), row[4] or 0))
     return _table(columns, rows)
 
