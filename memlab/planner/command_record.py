@@ -68,7 +68,7 @@ class TracedCommand:
         """What the script used, on the hardware entry that was asked for."""
         hardware = {f"hardware.{key}": value for key, value in asdict(self.hardware).items()}
         found = found_values([self.meters[rank] for rank in sorted(self.meters)], self.rows, shlex.join(self.words))
-        used = {key: found[key] for key in ("hardware.gpus", "hardware.nodes")}
+        used = {key: found.get(key, 1) for key in ("hardware.gpus", "hardware.nodes")}  # 1: more than the schema takes
         first = self.traces[min(self.traces)]
         return plan_found(
             {
@@ -116,7 +116,8 @@ def record_of_traces(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     for each in command.meters.values():
         if each["attached"].get("ended") == EARLY:
             facts.setdefault("ended_early", _early_end(each))
-    record = command_record(command.plan, outcome.pop("ranks"), rows, command.seconds, facts, NOWHERE, **outcome)
+    ranks = outcome.pop("ranks")
+    record = command_record(command.plan, ranks, rows, command.seconds, facts, NOWHERE, **outcome)
     return replace(record, environment={**record.environment, "predictor": code_digest()}), rows
 
 

@@ -62,7 +62,7 @@ class Predictor:
 
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> Sequence[Outcome]:
         """Return an estimate for each plan, or the reason why there is none. ``limited=False``: of what it would need
-        on a device of any size, with the verdict on its own."""
+        on a device of any size, with the verdict on the plan's own."""
         raise NotImplementedError
 
     def largest(self, plan_at: Callable[[int], Plan], sizes: Sequence[int], low: int, high: int) -> int | None:

@@ -260,7 +260,7 @@ def _allocator(facts: Facts) -> str:
     return environment.get("PYTORCH_ALLOC_CONF") or environment.get("PYTORCH_CUDA_ALLOC_CONF") or ""
 
 
-# --- from single values to a plan ----------------------------------------------------------------------------
+# --- from single values to a plan
 
 
 def plan_found(known: Mapping[str, Any]) -> Plan:

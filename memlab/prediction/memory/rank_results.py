@@ -91,10 +91,8 @@ def estimate(config: Config, traces: Iterable[Trace], calibration: Calibration, 
 
 def needs(config: Config, traces: Sequence[Trace], calibration: Calibration) -> Estimate:
     """Return the verdict on the device, and the memory that the point would need on a device of any size."""
-    limited = estimate(config, traces, calibration)
-    if limited.verdict == FITS:  # so the limit changed nothing
-        return limited
-    return replace(estimate(config, traces, calibration, limited=False), verdict=limited.verdict)
+    verdict = estimate(config, traces, calibration).verdict
+    return replace(estimate(config, traces, calibration, limited=False), verdict=verdict)
 
 
 def _held(replays: Sequence[Replay], outside: int) -> dict[str, int]:

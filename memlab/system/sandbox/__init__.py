@@ -182,8 +182,9 @@ NO_WALL = (
 )
 
 
-_WORKED: list[tuple] = []
-"""What this process has tried with success: a trial starts three programs, which takes half a second."""
+_WORKED: list[tuple | None] = []
+"""The walls that worked in this process, each as :meth:`Sandbox._tried` describes it. A trial starts three programs,
+which takes half a second."""
 
 
 class SandboxError(MemlabError):
@@ -256,13 +257,12 @@ class Sandbox:
         whether it has Landlock."""
         if self.protection == LANDLOCK and not wall.landlock_abi():
             return False
-        below = self._below if self._below[1] else None
-        tried = (self.protection, place, os.getcwd(), self.network, below, self._keep.stat().st_dev)
-        if tried in _WORKED:
+        writes = self.protection == NAMESPACES and os.access(".", os.W_OK)
+        tried = self._tried(place, writes)
+        if tried is not None and tried in _WORKED:
             return True
         self._scratch = self._make_scratch(place)
         try:
-            writes = self.protection == NAMESPACES and os.access(".", os.W_OK)
             words = ["mkdir", f"{self._scratch.name}-try"] if writes else ["true"]
             if subprocess.run(self.words(words), capture_output=True, timeout=30).returncode:
                 return False
@@ -272,6 +272,13 @@ class Sandbox:
             remove_folder(self._scratch)
         _WORKED.append(tried)
         return True
+
+    def _tried(self, place: Path, writes: bool) -> tuple | None:
+        """Return what a trial depends on; ``None`` where the current folder or the one to keep is gone."""
+        below = self._below if self._below[1] else None
+        with contextlib.suppress(OSError):
+            return self.protection, place, os.getcwd(), writes, self.network, below, self._keep.stat().st_dev
+        return None
 
     def words(self, words: Sequence[str]) -> list[str]:
         """Return the words that run a program in the sandbox."""

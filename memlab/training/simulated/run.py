@@ -13,7 +13,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memlab.core.config import Config
-from memlab.core.optimizers import package_of
 from memlab.core.plan import Plan
 from memlab.runs.decode import decode_plan
 from memlab.runs.folder import RunFolder
@@ -40,8 +39,7 @@ def trace_all(request: Request) -> int:
     """Run every task, as many at a time as there are cores. A failed task leaves a log, but no trace."""
     warnings.simplefilter("ignore")
     patches.install()
-    configs = [decode_plan(plan, request.folder).config for plan in request.plans]
-    for package in needless_packages(configs):
+    for package in request.needless:
         sys.modules[package] = None  # type: ignore[assignment]  # an import then fails
     import deepspeed  # noqa: F401
     import transformers.trainer  # noqa: F401
@@ -62,20 +60,6 @@ def trace_all(request: Request) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
     return 0
-
-
-def needless_packages(configs: Iterable[Config]) -> set[str]:
-    """Return the packages that none of the configurations uses, and that transformers and peft import where they are
-    installed: a quarter of the time of all imports. A rank runs without them as if they were not installed."""
-    needed: set[str | None] = set()
-    for config in configs:
-        needed.add(package_of(config.optimizer.source, config.optimizer.name))
-        needed |= {
-            "datasets" if config.data.source != "random" else None,
-            "peft" if config.adapter.method != "none" else None,
-            "bitsandbytes" if config.adapter.method == "qlora" else None,
-        }
-    return {"datasets", "peft", "bitsandbytes"} - needed
 
 
 class Cores:

@@ -73,8 +73,9 @@ if sys.argv[2] == "waits":
 """A script that starts two processes without variables: one with a session of its own, and a daemon by execve(2)."""
 
 WATCHES = """
-import os, subprocess, sys, threading
+import os, subprocess, sys
 from pathlib import Path
+from memlab.launch.launch_control import LaunchControl
 from memlab.launch.process import Launch
 from memlab.launch.streams import ToTerminal
 from memlab.system.deadman import guarded
@@ -82,7 +83,7 @@ from memlab.system.sandbox import Sandbox
 words = [sys.executable, "-c", *sys.argv[2:]]
 if sys.argv[1] == "measured":
     with Launch(words, dict(os.environ), ToTerminal(Path("log"))) as launch:
-        launch.wait(lambda: 60, lambda: None, threading.Event())
+        launch.wait(lambda: 60, lambda: None, LaunchControl())
 else:
     with guarded(os.environ) as environ, Sandbox(Path("."), environ, sys.argv[1]) as sandbox:
         sandbox.run(words, environ)

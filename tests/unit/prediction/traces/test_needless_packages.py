@@ -2,7 +2,9 @@
 
 import pytest
 
-pytestmark = pytest.mark.shadow
+from memlab.training.simulated.shadow_process import needless_packages
+
+ALL = {"datasets", "peft", "bitsandbytes"}
 
 
 @pytest.mark.parametrize(
@@ -13,9 +15,8 @@ pytestmark = pytest.mark.shadow
         ({"adapter.method": "lora"}, {"peft"}),
         ({"adapter.method": "qlora"}, {"peft", "bitsandbytes"}),
         ({"optimizer.source": "transformers", "optimizer.name": "lion_8bit"}, {"bitsandbytes"}),
+        ({"model.trust_remote_code": True}, ALL),
     ],
 )
 def test_what_no_configuration_uses_is_not_imported(config, changes, needed):
-    from memlab.training.simulated.run import needless_packages
-
-    assert needless_packages([config(), config(changes)]) == {"datasets", "peft", "bitsandbytes"} - needed
+    assert set(needless_packages([config(), config(changes)])) == ALL - needed
