@@ -12,7 +12,8 @@ import launches
 import pytest
 
 from memlab.cli import compose
-from memlab.core.config import Config, from_dict, to_dict
+from memlab.core.config import Config
+from memlab.core.config_values import from_dict, to_dict
 from memlab.core.plan import make_plan
 from memlab.core.record import Phase, RankResult, Record
 from memlab.runs.folder import RunFolder

@@ -17,7 +17,8 @@ from memlab.analyse.diff import used_deepspeed_json
 from memlab.analyse.identity import configurations, families, point_of
 from memlab.analyse.run_view import RunView, is_command, taken_bytes, value_at, why_not
 from memlab.core.basis import Basis, comparable
-from memlab.core.config import MISSING, Hardware, from_dict, with_own_apart
+from memlab.core.config import MISSING, Hardware
+from memlab.core.config_values import from_dict, with_own_apart
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB

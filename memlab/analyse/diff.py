@@ -9,7 +9,8 @@ from typing import Any
 from memlab.analyse.identity import changed_keys, differing_axes, environment_changes, of_repeats
 from memlab.analyse.quantities import Difference, Quantity, differences, quantities_of
 from memlab.analyse.run_view import RunView, is_command, value_at, why_not
-from memlab.core.config import GROUPS, Config, check_spelling, from_dict, to_dict, with_own_apart, with_own_names
+from memlab.core.config import GROUPS, Config
+from memlab.core.config_values import check_spelling, from_dict, to_dict, with_own_apart, with_own_names
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import run_id, training_arguments

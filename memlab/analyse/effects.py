@@ -22,7 +22,8 @@ from memlab.analyse.diff import axis_confounds, environment_confounds
 from memlab.analyse.quantities import Difference, Quantity, differences, interpolate, merge_repeats, quantities_of
 from memlab.analyse.run_view import LACKS_MEMORY, RunView, flatten, is_command, value_at, why_not
 from memlab.core.basis import Basis
-from memlab.core.config import GROUPS, LIBRARIES, MISSING, with_own_apart
+from memlab.core.config import GROUPS, LIBRARIES, MISSING
+from memlab.core.config_values import with_own_apart
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.grouping import grouped
 from memlab.core.plan import SHAPE, UNREMARKABLE

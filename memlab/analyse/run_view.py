@@ -11,7 +11,8 @@ from typing import Any
 
 from memlab.analyse.command_facts import extent, other_words
 from memlab.core.basis import Basis, basis_of, follows_from_step
-from memlab.core.config import MISSING, to_dict, with_missing, with_own_names
+from memlab.core.config import MISSING
+from memlab.core.config_values import to_dict, with_missing, with_own_names
 from memlab.core.plan import SHAPE
 from memlab.core.record import DOES_NOT_LAST, OUT_OF_MEMORY, Record
 from memlab.core.sizes import GIB

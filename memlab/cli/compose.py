@@ -1,7 +1,7 @@
 """Composition with Hydra: command-line words -> Config.
 
 Hydra gets the names and defaults of all keys as plain values. It refuses a key that has no name; every other check is
-that of the schema (memlab/core/config.py), after Hydra has composed.
+that of the schema (memlab/core/config_values.py), after Hydra has composed.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -24,7 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 from memlab.cli.hydra_errors import HYDRA_ERRORS, as_one_line, with_word_here
 from memlab.cli.library_values import check_library_values
 from memlab.cli.override_words import PACKAGELESS, check_gpu, check_own, check_words, instead_of_a_name, with_plus
-from memlab.core.config import FREE_DICTS, GROUPS, Config, Hardware, from_dict, to_dict, with_own_apart, with_own_names
+from memlab.core.config import FREE_DICTS, GROUPS, Config, Hardware
+from memlab.core.config_values import from_dict, to_dict, with_own_apart, with_own_names
 from memlab.core.errors import ConfigError, UnknownKey
 from memlab.core.plan import run_id
 from memlab.core.sizes import GIB

@@ -24,7 +24,8 @@ from memlab.cli.compose import CONFIG_NAME, compose_words, composed_config, hydr
 from memlab.cli.exit_codes import EXIT_CODES
 from memlab.cli.hydra_errors import COMPOSITION_ERRORS, HYDRA_ERRORS, as_one_line, word_here
 from memlab.cli.override_words import check_words, with_plus
-from memlab.core.config import Config, flat, to_dict
+from memlab.core.config import Config
+from memlab.core.config_values import flat, to_dict
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import make_plan
 from memlab.files.conf_files import conf_dir, options_of, parse_yaml

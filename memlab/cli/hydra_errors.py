@@ -13,7 +13,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import Mark, MarkedYAMLError, YAMLError
 
 from memlab.cli.library_values import library_word
-from memlab.core.config import GROUPS, Config, check_spelling, from_dict, nested, with_own_apart
+from memlab.core.config import GROUPS, Config
+from memlab.core.config_values import check_spelling, from_dict, nested, with_own_apart
 from memlab.core.errors import ConfigError, MemlabError, UnknownKey, nearest
 from memlab.core.foreign_words import foreign_word
 from memlab.files.conf_files import options_of

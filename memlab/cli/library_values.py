@@ -9,7 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 from memlab.core.command_template import TRAINING_ARGS, template
-from memlab.core.config import ALL_LEVELS, Config, Model, flat
+from memlab.core.config import Config, Model
+from memlab.core.config_values import ALL_LEVELS, flat
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.foreign_words import OF_DEEPSPEED, OF_TRAINING_ARGUMENTS, Here, in_words_here

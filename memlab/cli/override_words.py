@@ -9,7 +9,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, RangeSweep, Sweep
 
 from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line, nearest_gpu, word_here
-from memlab.core.config import ALL_LEVELS, Config, check_spelling, flat
+from memlab.core.config import Config
+from memlab.core.config_values import ALL_LEVELS, check_spelling, flat
 from memlab.core.errors import ConfigError, UnknownKey
 from memlab.core.foreign_words import OF_DEEPSPEED
 from memlab.files.conf_files import known_gpu, option_values, options_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 from memlab.cli.compose import compose_config
 from memlab.cli.override_words import expand
 from memlab.core.command_template import effect
-from memlab.core.config import to_dict
+from memlab.core.config_values import to_dict
 from memlab.core.errors import MemlabError
 from memlab.core.plan import Plan, make_plan
 from memlab.core.record import Record

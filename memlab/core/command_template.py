@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import ALL_LEVELS, Config, flat, to_dict, with_own_names
+from memlab.core.config import Config
+from memlab.core.config_values import ALL_LEVELS, flat, to_dict, with_own_names
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.plan import ALLOCATOR_VARIABLES, NOT_MEASURED, training_arguments

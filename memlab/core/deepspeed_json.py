@@ -7,7 +7,8 @@ values left to DeepSpeed's defaults. So it works in any script, and a diff of tw
 from dataclasses import asdict
 from typing import Any
 
-from memlab.core.config import Config, Offload, Precision, ZeroStage, merged
+from memlab.core.config import Config, Offload, Precision, ZeroStage
+from memlab.core.config_values import merged
 from memlab.core.optimizers import DEEPSPEED, TORCH_ADAM
 
 STAGE3_ONLY = (

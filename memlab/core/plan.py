@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
-from memlab.core.config import ALL_LEVELS, LIBRARIES, Config, Offload, flat, merged, to_dict, without
+from memlab.core.config import LIBRARIES, Config, Offload
+from memlab.core.config_values import ALL_LEVELS, flat, merged, to_dict, without
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.schema import PlainOf
 

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from memlab.core.basis import Basis, basis_of
-from memlab.core.config import Config, without
+from memlab.core.config import Config
+from memlab.core.config_values import without
 from memlab.core.record_schema import Attached, Breakdown, Command, Curve, HostProbe, Oom, Steps, Summary, Timing
 from memlab.core.schema import Limits, PlainOf
 from memlab.core.value_types import Bytes, Count, Figure, GpuBytes, Index, Name, Seconds

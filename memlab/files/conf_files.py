@@ -14,7 +14,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import ALL_LEVELS, GROUPS, LIBRARIES, MISSING, Config, flat, from_dict, merged, with_own_apart
+from memlab.core.config import GROUPS, LIBRARIES, MISSING, Config
+from memlab.core.config_values import ALL_LEVELS, flat, from_dict, merged, with_own_apart
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.plan import NOT_MEASURED
 

@@ -37,8 +37,8 @@ class TimedPiece:
 
 
 class Timeline:
-    """Cuts the time of the process into pieces, and calls ``ended`` with each. Which thread may call it, the session
-    says."""
+    """Cuts the time of the process into pieces, and calls ``ended`` with each. The session decides which thread may use
+    it."""
 
     def __init__(self, memory: Memory, ended: Callable[[TimedPiece], None]):
         self.memory, self.ended = memory, ended

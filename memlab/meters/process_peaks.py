@@ -41,7 +41,7 @@ class PhasePeaks:
 
 
 class ProcessPeaks(PhasePeaks):
-    """Peaks of the whole process. :meth:`fold` gets the names that :meth:`key` gives."""
+    """Peaks of the whole process. :meth:`key` names a phase for :meth:`fold`."""
 
     def start_over(self, other: "ProcessPeaks", has_trained: bool) -> None:
         """Take over the phases before the first step from the figures of an earlier training. ``has_trained``: that

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from memlab.analyse.command_facts import other_words
-from memlab.core.config import to_dict
+from memlab.core.config_values import to_dict
 from memlab.core.record import COMMAND_PHASES, FITS, PREDICTED, Record
 from memlab.files.conf_files import overrides_of
 from memlab.planner.changes import likely_remedies

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from memlab.core.config import MISSING, Config, from_dict
+from memlab.core.config import MISSING, Config
+from memlab.core.config_values import from_dict
 from memlab.core.errors import ConfigError, RecordError
 from memlab.core.plan import LATER_GROUPS, SHAPE, Plan
 from memlab.core.record import SCHEMA_VERSION, RankResult, Record

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from memlab.core.command_template import PORT, template
-from memlab.core.config import Config, flat, to_dict, with_own_names, without
+from memlab.core.config import Config
+from memlab.core.config_values import flat, to_dict, with_own_names, without
 from memlab.core.errors import FolderError, RecordError
 from memlab.core.plan import NOT_MEASURED, Plan, memory_key, shape_of, subject_key
 from memlab.core.record import FINAL, FITS, OUT_OF_MEMORY, Record

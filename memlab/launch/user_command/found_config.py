@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import Any
 
-from memlab.core.config import GROUPS, LIBRARIES, Adapter, Checkpointing, Config, Offload, Precision, from_dict, nested
+from memlab.core.config import GROUPS, LIBRARIES, Adapter, Checkpointing, Config, Offload, Precision
+from memlab.core.config_values import from_dict, nested
 from memlab.core.deepspeed_json import applies
 from memlab.core.errors import ConfigError
 from memlab.core.plan import NOT_MEASURED, Plan, run_id

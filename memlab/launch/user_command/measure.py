@@ -15,7 +15,7 @@ from typing import Any
 
 import memlab
 from memlab.core.command_template import DEEPSPEED_JSON, TRAINING_ARGS, command_environment, filled, given, template
-from memlab.core.config import flat, to_dict
+from memlab.core.config_values import flat, to_dict
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.growth import with_growth
 from memlab.core.plan import Plan, config_hash

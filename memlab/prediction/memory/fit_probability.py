@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import Config, library_values
+from memlab.core.config import Config
+from memlab.core.config_values import library_values
 from memlab.simulator import allocator
 
 RATIOS = Path(__file__).parent / "ratios.json"

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from memlab.core.config import Config, library_values
+from memlab.core.config import Config
+from memlab.core.config_values import library_values
 from memlab.core.errors import MemlabError, ShadowError
 from memlab.core.grouping import grouped
 from memlab.core.plan import make_plan

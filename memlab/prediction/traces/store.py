@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 import memlab
-from memlab.core.config import to_dict
+from memlab.core.config_values import to_dict
 from memlab.core.plan import NOT_MEASURED, Plan
 from memlab.files.disk import cache_folder, write_whole
 from memlab.prediction.traces.micro_steps import TRACED

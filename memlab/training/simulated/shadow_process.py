@@ -122,9 +122,9 @@ class Request:
 
 
 def needless_packages(configs: Sequence[Config]) -> list[str]:
-    """Return the packages that none of the configurations uses, and that transformers and peft import where they are
-    installed: a quarter of the time of all imports. A rank runs without them as if they were not installed. A model
-    with code of its own may use any package."""
+    """Return the optional packages that no configuration uses. transformers and peft would import them, which takes a
+    quarter of the time of all imports. Without them a rank runs as if they were not installed. A model with code of its
+    own may use any package."""
     needed: set[str | None] = set()
     for config in configs:
         needed |= {

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from memlab.core.config import from_dict, to_dict
+from memlab.core.config_values import from_dict, to_dict
 from tools.accuracy.repredict import launches
 
 

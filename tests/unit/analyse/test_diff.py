@@ -8,7 +8,8 @@ from folders import MIB, make_config, make_record, write
 from memlab.analyse.collect import read_run
 from memlab.analyse.diff import compare, planned_run
 from memlab.analyse.quantities import Difference, Quantity, interpolate, merge_repeats
-from memlab.core.config import Checkpointing, Offload, to_dict
+from memlab.core.config import Checkpointing, Offload
+from memlab.core.config_values import to_dict
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
 from memlab.report.diff_text import comparison_answer

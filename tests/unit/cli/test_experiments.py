@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from memlab.cli import experiments, hydra_app
 from memlab.cli.commands import doctor
 from memlab.cli.experiments import EXIT_CODES, with_repeats
-from memlab.core.config import to_dict
+from memlab.core.config_values import to_dict
 from memlab.core.record import STATUSES
 from memlab.report import doctor_text, sweep_text
 from memlab.report.text import PIPE_WIDTH

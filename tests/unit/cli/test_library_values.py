@@ -6,7 +6,8 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.cli.library_values import KEYS, check_library_values, library_word
-from memlab.core.config import LIBRARIES, merged
+from memlab.core.config import LIBRARIES
+from memlab.core.config_values import merged
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError
 from memlab.core.foreign_words import foreign_word

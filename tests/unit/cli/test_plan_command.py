@@ -9,7 +9,8 @@ from memlab.cli.compose import compose_config
 from memlab.cli.main import main
 from memlab.cli.override_words import expand
 from memlab.cli.single_changes import changes_to_predict, composes_command
-from memlab.core.config import Config, flat, to_dict
+from memlab.core.config import Config
+from memlab.core.config_values import flat, to_dict
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
 from memlab.files.conf_files import options_of as shipped

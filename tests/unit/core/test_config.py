@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memlab.core.config import FREE_DICTS, GROUPS, Config, flat, from_dict, to_dict
+from memlab.core.config import FREE_DICTS, GROUPS, Config
+from memlab.core.config_values import flat, from_dict, to_dict
 from memlab.core.errors import ConfigError
 from memlab.core.optimizers import NAMES
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from memlab.core.config import to_dict
+from memlab.core.config_values import to_dict
 from memlab.core.plan import make_plan, needs_hub
 from memlab.runs.decode import decode_plan
 

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from memlab.cli.compose import compose_config
-from memlab.core.config import to_dict
+from memlab.core.config_values import to_dict
 from memlab.core.errors import ConfigError
 from memlab.files.conf_files import config_of, gpu_here, known_gpu, option_values, overrides_of, parse_yaml
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from memlab.core.config import Config, from_dict, to_dict
+from memlab.core.config import Config
+from memlab.core.config_values import from_dict, to_dict
 from memlab.core.diagnosis import FAIL, OK, WARN
 from memlab.core.plan import Plan, make_plan
 from memlab.core.sizes import GIB

@@ -9,7 +9,7 @@ from sweeps import add_point, small_sweep
 
 from memlab.analyse.collect import collect
 from memlab.cli.main import main
-from memlab.core.config import to_dict
+from memlab.core.config_values import to_dict
 from memlab.report.figures import KINDS, canvas, draw
 from memlab.report.figures.by_point import _bars, front, stack
 from memlab.report.figures.canvas import NothingToDraw, sheets

@@ -11,7 +11,8 @@ from sweeps import add_point, small_sweep
 from memlab.analyse.collect import Skipped, collect
 from memlab.analyse.quantities import quantities_of
 from memlab.cli.main import main
-from memlab.core.config import Hardware, Offload, to_dict
+from memlab.core.config import Hardware, Offload
+from memlab.core.config_values import to_dict
 from memlab.report.html_file import embedded_json
 from memlab.report.page import page
 from memlab.report.page.payload import payload
