@@ -92,11 +92,14 @@ def differences(first: Record, other: Record) -> Iterator[str]:
 
 
 def compared(before: Path, part: str, case: str, folder: Path, pairs: int) -> tuple[int, list[float], list[str]]:
-    """Measure a case in turn with both codes. Returns its points, the median seconds a point of both codes, and what
-    differs from the first measurement: another one of the code before differs by noise."""
-    found: dict[str, list[tuple[dict[str, Record], float]]] = {"before": [], "now": []}
-    for pair, (name, code) in product(range(pairs), {"before": before, "now": NOW}.items()):
-        found[name].append(measured(code, part, case, folder / f"{pair}{name}"))
+    """Measure a case in turn with both codes. Every second pair begins with today's code: the first run of a pair may
+    find a colder machine. Returns its points, the median seconds a point of both codes, and what differs from the first
+    measurement: another one of the code before differs by noise."""
+    codes = {"before": before, "now": NOW}
+    found: dict[str, list[tuple[dict[str, Record], float]]] = {name: [] for name in codes}
+    for pair in range(pairs):
+        for name in reversed(codes) if pair % 2 else codes:
+            found[name].append(measured(codes[name], part, case, folder / f"{pair}{name}"))
     first, seconds = found["before"][0][0], [statistics.median(each for _, each in some) for some in found.values()]
     told = [] if first else ["no point was measured"]
     for name, records in ((name, records) for name, some in found.items() for records, _ in some):
