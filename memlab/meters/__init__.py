@@ -132,6 +132,7 @@ says ``stopped``. Ranks whose process ends otherwise cannot be stopped.
 
 **How phases are detected.** In a plain loop the forward begins when a data loader gives a batch, when a wrapper's
 forward is called, or after ``zero_grad``, and ends with ``backward``. An evaluation is what follows ``eval()`` of a
-module that is trained, until it trains again. Optimizer steps without a backward between them are one step. An
-optimizer step that torch.compile compiles calls none of torch's hooks and is not seen.
+module that is trained, until it trains again. Optimizer steps without a backward between them are one step.
+``torch.compile(optimizer.step)`` is one as well. A step inside of another function that torch.compile compiles calls
+none of torch's hooks and is not seen.
 """

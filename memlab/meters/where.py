@@ -42,7 +42,7 @@ def user_file(file: str) -> str | None:
 
     The first answer for a file is kept, because every boundary of phases asks for it.
     """
-    if file.startswith("<") or {"site-packages", "dist-packages"} & set(file.split(os.sep)):
+    if file.startswith("<") or is_generated(file) or {"site-packages", "dist-packages"} & set(file.split(os.sep)):
         return None
     path = os.path.realpath(os.path.join(_START, file))
     if path.startswith(tuple(folder + os.sep for folder in _NOT_THE_USERS)):
@@ -52,6 +52,11 @@ def user_file(file: str) -> str | None:
     if any(path.startswith(folder + os.sep) and _holds_packages(folder) for folder in sys.path[1:]):
         return None
     return os.path.relpath(path, _START) if path.startswith(_START + os.sep) else path
+
+
+def is_generated(file: str) -> bool:
+    """Whether torch.compile wrote a file of Python code."""
+    return file.startswith(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or "\0") or "/torchinductor_" in file
 
 
 @functools.cache

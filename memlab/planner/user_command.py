@@ -32,6 +32,7 @@ from memlab.runs.folder import RunFolder
 from memlab.runs.gpus_of_process import on_each_gpu
 from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
+from memlab.simulator import graph_cache
 from memlab.simulator.outside.appearances import COMMUNICATOR
 from memlab.simulator.rank.launchers import ALL_RANKS
 from memlab.simulator.rank.unpredictable import NAME, SET_DEVICE
@@ -39,7 +40,7 @@ from memlab.simulator.simulation import Node, noted_choices
 from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
 from memlab.system.process_copy import computed_in_a_copy
 from memlab.system.sandbox import NAMESPACES, Sandbox, check_wall
-from memlab.system.sandbox.kept_data import KeptData
+from memlab.system.sandbox.kept_data import KeptData, keep_graphs
 from memlab.system.sandbox.limits import LimitError
 
 HUB = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
@@ -300,6 +301,7 @@ def traced_command(run: CommandRun, folder: RunFolder) -> TracedCommand:
             raise CommandFailed(f"{reason.rstrip('.')}{ITS_OUTPUT}{folder.path / LOG}", effects)
         sources = [each["path"] for rank in meters.values() for each in rank["attached"].get("datasets") or ()]
         data.keep(sandbox.written_in(data.folder), sources)
+        keep_graphs(sandbox.written_in(graph_cache.folder()), graph_cache.folder())
     if (first := meters[min(meters)])["attached"]["world_size"] == 1:  # a process, whose traces are of its GPUs
         gpus = [f"cuda:{trace.gpu}" for trace in simulated.traces.values() if len(simulated.traces) > 1]
         if gpus and first["device"] not in gpus:  # the current one, which has no large tensors

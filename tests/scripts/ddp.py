@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 parser = argparse.ArgumentParser()
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--bucket_view", action="store_true")
+parser.add_argument("--compile", action="store_true")
 parser.add_argument("--save")
 gpt.add_arguments(parser)
 
@@ -29,6 +30,8 @@ def main():
     model = DistributedDataParallel(
         model, device_ids=[local_rank] if on_gpu else None, gradient_as_bucket_view=args.bucket_view
     )
+    if args.compile:
+        model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for step in range(args.steps):
         for micro_step in range(args.accumulate):

@@ -17,6 +17,7 @@ parser.add_argument("--length", type=int, default=64)
 parser.add_argument("--batch", type=int, default=4)
 parser.add_argument("--steps", type=int, default=3)
 parser.add_argument("--checkpointing", action="store_true")
+parser.add_argument("--compile", action="store_true")
 parser.add_argument("--save")
 
 
@@ -36,6 +37,8 @@ def main():
         model.gradient_checkpointing_enable()
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in model.model.layers:
+        if args.compile:
+            layer.compile()
         fully_shard(layer, mesh=mesh, mp_policy=precision)
     fully_shard(model, mesh=mesh, mp_policy=precision)
     model.to(device)

@@ -9,6 +9,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--size", type=int, default=224, help="pixels of an image's side")
 parser.add_argument("--dtype", default="float32")
+parser.add_argument("--compile", action="store_true")
 parser.add_argument("--steps", type=int, default=12)
 
 
@@ -18,6 +19,8 @@ def main():
     dtype = getattr(torch, args.dtype)
     torch.manual_seed(1)
     model = ResNetForImageClassification(ResNetConfig(num_labels=1000)).to(device, dtype)
+    if args.compile:
+        model = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     for step in range(args.steps):
         images = torch.randn(args.batch, 3, args.size, args.size, device=device, dtype=dtype)

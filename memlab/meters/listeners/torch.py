@@ -2,7 +2,7 @@
 
 import sys
 from collections import deque
-from functools import partial
+from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -43,7 +43,30 @@ def _optimizers(session: Session) -> None:
         torch.optim.Optimizer, "__init__", after=lambda _, optimizer, *args, **kw: session.optimizer_made(optimizer)
     )
     listening(torch.optim.Optimizer, "zero_grad", after=lambda *args, **kwargs: session.forward_begins())
+    _compiled_steps(session)
     _gradient_scalers(session)
+
+
+def _compiled_steps(session: Session) -> None:
+    """``torch.compile(optimizer.step)``: compiled code calls no hooks, so its caller says when it runs."""
+    compile_ = torch.compile
+
+    @wraps(compile_)
+    def compiled(model: Any = None, **options: Any) -> Any:
+        made = compile_(model, **options)
+        if not isinstance(getattr(model, "__self__", None), torch.optim.Optimizer) or model.__name__ != "step":
+            return made
+
+        @wraps(made)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            session.optimizer_step_begins()
+            result = made(*args, **kwargs)
+            session.optimizer_step_ends()
+            return result
+
+        return step
+
+    torch.compile = compiled
 
 
 def _gradient_scalers(session: Session) -> None:

@@ -5,15 +5,17 @@ import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
-from types import CodeType, FrameType
+from types import FrameType
 
 import torch
 
+from memlab.meters.model_tree import class_of, unwrapped
 from memlab.meters.running_modules import RunningModules, module_of_node
-from memlab.meters.where import user_file
+from memlab.meters.where import is_generated, user_file
 from memlab.simulator.trace.memory_kinds import EXPLAINS, KERNEL_SCRATCH, PARAMETER_GRADIENT, PASSES_ON, SMALL
 from memlab.simulator.trace.trace_format import BUT_SHAPE, Site
 
@@ -53,6 +55,8 @@ class AllocationSites:
         self.of_small: list[Site] | None = None  # of a traced part's small allocations; None outside of one
         self._modules: RunningModules | None = None
         self._call = threading.local()  # ``place``: of the running call of an operator, once it was found
+        self._in_graph: tuple[str, Sequence[tuple[str, int, str]]] | None = None
+        self._models: set[str] = set()  # names of their classes
         self._sites = sites
         self._numbers: dict[tuple, int] = {}  # by the fields of a site
         self._small: Callable[[tuple], Site] = cache(lambda fields: Site(*fields))
@@ -111,6 +115,8 @@ class AllocationSites:
     def _find_place(self) -> tuple[str, str, bool, str, str]:
         """Return the place of the running call: line and function, or the name of the node of autograd that runs;
         whether it is such a node; the module that requests memory; and the user's line."""
+        if self._in_graph:
+            return self._place_in_graph(*self._in_graph)
         where, function = _innermost(self._label)
         if where:
             return where, function, False, self._requesting, self._user_line()
@@ -118,16 +124,36 @@ class AllocationSites:
         where, function = _innermost(_label_of_any) if node is None else (node.name(), "")
         return where, function, node is not None, self._requesting, self._user_line()
 
+    @contextmanager
+    def in_graph(self, module: str, calls: Sequence[tuple[str, int, str]]) -> Iterator[None]:
+        """Requests inside are made by code that was generated for a graph. ``module``: the part of the compiled module
+        whose operation needs the memory. ``calls``: file, line and function of the calls that led to the operation, the
+        innermost first."""
+        self._in_graph = module, calls
+        try:
+            yield
+        finally:
+            self._in_graph = None
+
+    def _place_in_graph(self, part: str, calls: Sequence[tuple[str, int, str]]) -> tuple[str, str, bool, str, str]:
+        named = ((f"{label}:{line}", function) for path, line, function in calls if (label := self._label(path)))
+        users = (f"{name}:{line}" for path, line, _ in calls if (name := user_file(path)))
+        where, function = next(named, ("", ""))
+        compiled = self._requesting
+        module = ".".join(filter(None, ["" if part and compiled in self._models else compiled, part]))
+        return where, function, False, module, next(users, None) or self._user_line()
+
     def follow_modules(self, on_entering: Callable[[], None]) -> None:
         """Record the running module with each later allocation. ``on_entering`` runs at each forward."""
-        self._modules = RunningModules(found=self._read_vocabulary, entered=on_entering)
+        self._modules = RunningModules(found=self._model_found, entered=on_entering)
 
     def follow_script(self, user_line: Callable[[FrameType], str | None]) -> None:
         """Record the user's line with each later allocation. ``user_line``: of a frame of the main thread."""
         main = threading.get_ident()
         self._user_line = lambda: user_line(sys._current_frames()[main]) or ""
 
-    def _read_vocabulary(self, model: torch.nn.Module) -> None:
+    def _model_found(self, model: torch.nn.Module) -> None:
+        self._models.add(class_of(unwrapped(model)[0]).__name__)
         if isinstance(vocabulary := _vocabulary(model), int):
             self.vocabularies.add(vocabulary)
 
@@ -138,27 +164,25 @@ class AllocationSites:
             self._sites.append(Site(*fields))
         return number
 
-    def _label(self, code: CodeType) -> str | None:
-        path = code.co_filename  # a text keeps its hash, and a code object computes it in each call
+    def _label(self, path: str) -> str | None:
         if path not in self._labels:
             is_pythons = path.startswith(_PYTHON) and not path.startswith(_INSTALLED)
             passes_on = is_pythons or (path.startswith(_NOT_THE_CALLER) and not path.startswith(_EXPLAINS))
-            self._labels[path] = None if passes_on else _file_name(path)
+            self._labels[path] = None if passes_on or is_generated(path) else _file_name(path)
         return self._labels[path]
 
 
-def _label_of_any(code: CodeType) -> str | None:
-    """Name the file of code that is neither torch's nor Python's: where nothing explains a request, it passed it on."""
-    path = code.co_filename
+def _label_of_any(path: str) -> str | None:
+    """Name a file of code that is neither torch's nor Python's: where nothing explains a request, it passed it on."""
     is_pythons = path.startswith(_PYTHON) and not path.startswith(_INSTALLED)
     return None if is_pythons or path.startswith((_TORCH, "<")) or _SIMULATION.search(path) else _file_name(path)
 
 
-def _innermost(label_of: Callable[[CodeType], str | None]) -> tuple[str, str]:
+def _innermost(label_of: Callable[[str], str | None]) -> tuple[str, str]:
     """Return ``package/file.py:line`` and the function of the innermost frame that has a label."""
     frame: FrameType | None = sys._getframe(4)
     while frame is not None:
-        label = label_of(frame.f_code)
+        label = label_of(frame.f_code.co_filename)
         if label is not None:
             return (f"{label}:{frame.f_lineno}", frame.f_code.co_name)
         frame = frame.f_back

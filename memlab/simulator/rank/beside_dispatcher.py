@@ -4,9 +4,7 @@ This is code that makes tensors from Python data, that reads their bytes or addr
 parameter.
 """
 
-import functools
 import re
-import sys
 import threading
 from itertools import count
 from typing import Any
@@ -19,9 +17,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from memlab.meters.where import user_file
 from memlab.simulator.rank import device
-from memlab.simulator.rank.unpredictable import UnpredictableError
 
 _aten = torch.ops.aten
 _Tensor = torch.Tensor
@@ -30,7 +26,6 @@ _TO_LIST = torch.Tensor.tolist
 
 def install() -> None:
     """Patch torch, once in a process and before libraries that keep references to its functions."""
-    no_compiler()
     # Make no tensor on a real GPU: fake tensors begin with one, where torch is built for CUDA.
     fake_tensor.init_gpu_context = lambda device: None
     _one_kernel_backwards()
@@ -56,54 +51,6 @@ def install_in_threads(recorder) -> None:
             bootstrap(thread)
 
     kind._bootstrap_inner = recorded
-
-
-def no_compiler() -> None:
-    """Refuse to compile what the script asks for: the compiler decides which activations are kept.
-
-    Functions that libraries compile for themselves run without compiling, except the steps of torchao's optimizers.
-    DeepSpeed compiles a function at its import that is never called, which takes two seconds.
-    """
-
-    def compiled(model=None, **options):
-        if model is None:
-            return functools.partial(compiled, **options)
-        if isinstance(model, torch.nn.Module):
-            raise _not_predicted(model)
-        of_user = user_file(sys._getframe(1).f_code.co_filename)
-        return _refused(model) if of_user or _is_step_of_torchao(model) else model
-
-    def compile_module(module: torch.nn.Module, *arguments, **options) -> None:
-        raise _not_predicted(module)
-
-    torch.compile, torch.nn.Module.compile = compiled, compile_module
-
-
-def _is_step_of_torchao(function) -> bool:
-    """Whether ``function`` is the whole step of an optimizer: without the compiler, its temporaries would be a
-    multiple of the parameter (peak memory of AdamW8bit on an H200: three times the measured one)."""
-    return (function.__module__ or "").startswith("torchao.optim.")
-
-
-def _not_predicted(compiled) -> UnpredictableError:
-    told = f"torch.compile decides by itself what {getattr(compiled, '__name__', type(compiled).__name__)} keeps"
-    if _is_step_of_torchao(compiled):
-        return UnpredictableError(
-            f"{told}, so the steps of torchao's AdamW8bit, AdamW4bit, AdamWFp8 and their like are not predicted. "
-            "Predict with bitsandbytes.optim.AdamW8bit, or another optimizer"
-        )
-    return UnpredictableError(
-        f"{told}, so the memory of a compiled model or function is not predicted. Predict it without torch.compile (in "
-        "TrainingArguments: --torch_compile false)"
-    )
-
-
-def _refused(function):
-    @functools.wraps(function)
-    def called(*args, **kwargs):
-        raise _not_predicted(function)
-
-    return called
 
 
 def _one_kernel_backwards() -> None:

@@ -93,7 +93,8 @@ def install() -> None:
         cudaError=SimpleNamespace(success=0),
         cudaGetErrorString=str,
     )
-    cuda._exchange_device = cuda._maybe_exchange_device = device.exchange
+    cuda._exchange_device = device.exchange
+    cuda._maybe_exchange_device = lambda index: device.exchange(index)  # two functions: the compiler registers each
     cuda._get_device_properties = lambda index: _properties()
     cuda.default_generators = (device.Generator(),)
     for module in (cuda, cuda.streams):

@@ -37,11 +37,29 @@ class Gpus:
 
 
 class Generator(torch.Generator):
-    """The generator of a GPU, whose state is a seed and an offset, 8 bytes each. It makes no numbers."""
+    """The generator of a GPU, whose state is a seed and an offset, 8 bytes each. It makes no numbers.
 
-    def __init__(self, *place: Any):
-        super().__init__()
-        self._offset = 0
+    Compiled graphs keep their own copy of it (``clone_state``), and exchange states that are generators themselves.
+    """
+
+    def __new__(cls, *place: Any):
+        return super().__new__(cls)
+
+    def __init__(self, index: int = 0):
+        self._offset, self._place = 0, torch.device(NAME, index)
+
+    @property
+    def device(self) -> torch.device:
+        return self._place
+
+    def clone_state(self) -> "Generator":
+        return Generator(self._place.index)
+
+    def graphsafe_get_state(self) -> "Generator":
+        return self
+
+    def graphsafe_set_state(self, state: torch.Generator) -> "Generator":
+        return self
 
     def get_state(self) -> torch.Tensor:
         return torch.tensor([self.initial_seed(), self._offset]).view(torch.uint8)
@@ -74,7 +92,7 @@ def install(the_recorder, the_gpus: Gpus) -> None:
     """Describe the GPUs. ``the_recorder`` receives events, waits and queries of memory."""
     global recorder, gpus, _callback
     recorder, gpus = the_recorder, the_gpus
-    torch.cuda.default_generators = tuple(Generator() for _ in range(gpus.count))
+    torch.cuda.default_generators = tuple(map(Generator, range(gpus.count)))
     _callback = native.CALLBACK(_told)
     _library.memlab_install(gpus.count, _callback)
 

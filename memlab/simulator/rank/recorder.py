@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
-from torch._ops import OpOverload
+from torch._C._dynamo import eval_frame
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,6 +24,7 @@ from memlab.simulator.rank.fake_results import VIEWS, FakeResults
 from memlab.simulator.rank.kernel import Kernel
 from memlab.simulator.rank.libraries import Libraries
 from memlab.simulator.rank.memory_events import LiveAllocator, MemoryEvents
+from memlab.simulator.rank.unpredictable import UnpredictableError
 from memlab.simulator.rank.untracked import Untracked
 from memlab.simulator.rank.value_reads import ValueReads
 from memlab.simulator.rank.values import Values
@@ -37,6 +39,11 @@ WITH_INDICES = frozenset(
     {_aten.index.Tensor, _aten._unsafe_index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 )
 
+_compiling, _compile_by = eval_frame.get_eval_frame_callback, eval_frame.set_eval_frame
+
+_WITH_RANDOM_STATE = "graphsafe_run_with_rng_state"
+"""Operator of compiled graphs that calls its first argument with a random state."""
+
 _ON_CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -48,6 +55,8 @@ class Recorder(TorchDispatchMode):
     A call on small host tensors alone really runs. All other calls are answered by ``fake_mode``, and their values are
     carried where they are known (rank/values.py).
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self, trace: Trace, fake_mode: FakeTensorMode):
         super().__init__()
@@ -80,7 +89,25 @@ class Recorder(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and torch's check costs as much as the result
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # the compiler switches the mode off while it compiles
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if _compiling() is None:
+            return self._answered(func, types, args, kwargs)
+        before = _compile_by(None)  # between compiled graphs: what memlab runs shall not be compiled
+        try:
+            return self._answered(func, types, args, kwargs)
+        finally:
+            _compile_by(before)
+
+    def _answered(self, func, types, args=(), kwargs=None):
+        if isinstance(func, HigherOrderOperator):
+            if func.name() != _WITH_RANDOM_STATE:
+                raise UnpredictableError(f"the operator {func} is not predicted")
+            with self:
+                return args[0](*args[1:], **{name: each for name, each in kwargs.items() if name != "rng_state"})
         if func is _DEVICE:  # the most frequent call by far
             return device.of(args[0])
         if any(map(_wraps_tensors, types)):

@@ -75,12 +75,15 @@ def _gpus(simulation: "Simulation") -> "Gpus":
 
 def _see_gpus(simulation: "Simulation", library: "CDLL") -> None:
     """Let a launcher see the GPUs that it starts ranks for."""
-    from memlab.simulator.rank import beside_dispatcher, cuda, device
+    import torch
+
+    from memlab.simulator.rank import cuda, device
 
     device.start(library)
     device.install(None, _gpus(simulation))
     cuda.install()
-    beside_dispatcher.no_compiler()
+    # DeepSpeed compiles a function at its import that is never called, which takes two seconds.
+    torch.compile = lambda model=None, **options: model or (lambda function: function)
     launchers.start_one_node()
 
 

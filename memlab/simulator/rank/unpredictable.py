@@ -211,7 +211,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an exception and those that it followed from."""
     while error is not None:
         yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        of_compiler = getattr(error, "inner_exception", None)  # of torch.compile's errors
+        error = of_compiler or error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def _reason(error: BaseException) -> str | None:

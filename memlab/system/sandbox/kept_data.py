@@ -29,6 +29,9 @@ from memlab.system.locks import hold
 LIMIT = 10 * GIB
 """Bytes of all layers."""
 
+MOST_GRAPHS = 2 * GIB
+"""Bytes of compiled graphs."""
+
 MOST_LAYERS = 8
 """Layers of a script: the kernel reads their paths from one page of options."""
 
@@ -36,6 +39,22 @@ PLACE, SOURCES = "datasets", "sources.json"
 
 UNFINISHED = (".incomplete", ".lock")
 """Ends of the names of files and folders that are no result."""
+
+
+def keep_graphs(written: Path | None, folder: Path) -> None:
+    """Move compiled graphs from the sandbox into their folder in the cache, which starts anew when it is full.
+
+    ``written``: what was written into ``folder``; ``None``: nothing, or it cannot be seen.
+    """
+    if written is None:
+        return
+    with contextlib.suppress(OSError, WriteError):  # a full disk: the next prediction compiles them again
+        if _size(folder.parent) > MOST_GRAPHS:
+            shutil.rmtree(folder.parent)
+        for path in list(_added(written, [folder])):
+            target = folder / path.relative_to(written)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, target)
 
 
 class KeptData:

@@ -5,6 +5,7 @@ memory for the simulated device. This module makes CUDA's choice instead. The ke
 outputs and saved tensors. Source: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` of PyTorch 2.11.
 """
 
+import functools
 from types import ModuleType
 
 import torch
@@ -36,7 +37,13 @@ beyond the tensors of cudnn-frontend."""
 
 def stand_in(gpu: GpuModel) -> StandIn:
     def choose_kernels(functional: ModuleType, recorder: Recorder) -> None:
-        functional.scaled_dot_product_attention = _Sdpa(gpu)
+        sdpa = _Sdpa(gpu)
+
+        @functools.wraps(_MATH)
+        def scaled_dot_product_attention(*args, **options):  # a function, as the compiler expects
+            return sdpa(*args, **options)
+
+        functional.scaled_dot_product_attention = scaled_dot_product_attention
         # Whole layers in one operator, in evaluation alone: the layers themselves need a little more memory.
         torch.backends.mha.set_fastpath_enabled(False)
 
