@@ -21,14 +21,14 @@ class Extent(NamedTuple):
 
 def extent(record: Record) -> Extent | None:
     """Return the whole run where its end is known, else the epoch that a prediction read; ``None``: not known."""
-    command = record.command or {}
-    if end := (command.get("growth") or {}).get("end_step"):
+    if end := record.command.get("growth", {}).get("end_step"):
         return Extent("", end)
     facts: Mapping[str, Any] = next((rank["attached"] for rank in record.ranks if rank["attached"]), {})
     arguments = arguments_of(facts)
     if (arguments.get("max_steps") or 0) > 0:
         return Extent("", arguments["max_steps"])
-    epoch = next((one for one in epochs_over_ranks(command.get("epochs") or ()) if one["purpose"] == "training"), None)
+    read = epochs_over_ranks(record.command.get("epochs", ()))
+    epoch = next((one for one in read if one["purpose"] == "training"), None)
     if epoch is None or not epoch["batches"]:
         return None
     ranks = epoch.get("ranks", 1) if epoch.get("is_shared") else 1

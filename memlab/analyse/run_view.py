@@ -136,7 +136,7 @@ def view_of(record: Record, path: str) -> RunView:
     """Make the run of a record that was read from the run folder ``path``."""
     same: tuple[str, ...] = ("run_id", "source", "status", "reason", "fingerprint", "isolation")
     same += ("choices", "environment", "timing")
-    disagreements = (record.command or {}).get("disagreements", [])
+    disagreements = record.command.get("disagreements", [])
     config = with_own_names(with_missing(to_dict(record.config), record.unknown_config))
     return RunView(
         path=path,

@@ -22,5 +22,5 @@ def exit_code(record: Record) -> int:
     """Return the exit code of a single run: that of its status, unless its memory does not last until its end."""
     if record.summary.get("verdict") != DOES_NOT_LAST:
         return EXIT_CODES[record.status]
-    growth = (record.command or {}).get("growth") or {}
+    growth = record.command.get("growth", {})
     return GROWS_WITHOUT_END if growth.get("end_step") is None else EXIT_CODES["gpu_oom"]

@@ -39,7 +39,7 @@ def print_remedies(folder: RunFolder, record: Record, most: int | None, usual: i
 
 @contextmanager
 def _changed_runs(folder: RunFolder, record: Record, on_progress: Progress) -> Iterator[ChangedRuns]:
-    if record.command is None:
+    if not record.command:
         yield ChangedPlans(*changes_of_record(record), on_progress)
         return
     with guarded(os.environ) as environ:

@@ -229,8 +229,8 @@ class Record:
     timing: Annotated[dict[str, Any], PlainOf(Timing)] = field(default_factory=dict)
     unknown_config: list[Name] = field(default_factory=list)
     """Groups and dotted keys of ``config`` that could not be found out. The file lacks them; here they are defaults."""
-    command: Annotated[dict[str, Any], PlainOf(Command)] | None = None
-    """Of a run with ``training=command``."""
+    command: Annotated[dict[str, Any], PlainOf(Command | None)] = field(default_factory=dict)
+    """Of a run with ``training=command``; empty for memlab's own training, where the file has ``null``."""
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -245,9 +245,10 @@ class Record:
 
     def with_command(self, **values: Any) -> "Record":
         """Copy the record with these values of ``command``."""
-        return replace(self, command={**(self.command or {}), **values})
+        return replace(self, command={**self.command, **values})
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
         values["config"] = without(values["config"], self.unknown_config)
+        values["command"] = values["command"] or None
         return {"schema_version": values.pop("schema_version"), **values}

@@ -119,7 +119,7 @@ def _without_result(record: Record) -> str | None:
 def _disagreement(record: Record, config: Config) -> str | None:
     """Say that a command did not use the size that it was given; ``None`` if it did."""
     searched = "batch.micro" if config.sweep.search == "batch" else "seq_len.tokens"
-    for each in (record.command or {}).get("disagreements", []):
+    for each in record.command.get("disagreements", []):
         if each["key"] == searched and record.status == "ok":
             return f"{record.run_id}: the script was given {searched}={each['composed']} and used {each['found']}"
     return None

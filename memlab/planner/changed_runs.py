@@ -73,7 +73,7 @@ class ChangedCommands:
             raise MemlabError(f"{folder}: the record has no facts about the script of this command. Predict it again.")
         if (ran_in := (facts.get("script") or {}).get("cwd")) and Path(ran_in) != Path.cwd():
             raise MemlabError(f"The command ran in {ran_in}: call memlab explain --remedies in that folder.")
-        self._command = record.command or {}
+        self._command = record.command
         self.changes = possible_changes(self._command["words"], record, facts, record.config.hardware.gpus)
 
     @cached_property

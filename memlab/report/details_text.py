@@ -57,7 +57,7 @@ def show_answer(record: Record, folder: RunFolder, out: Console, everything: boo
 
 def show_predicted_changes(record: Record, out: Console) -> None:
     """Print the predicted changes of a command, if the record has any."""
-    changes = (record.command or {}).get("changes")
+    changes = record.command.get("changes")
     if not changes:
         return
     if changes["tried"]:
@@ -149,7 +149,7 @@ def _sentences(record: Record) -> Iterator[str]:
     yield from assumed(record)
     yield from retries(record)
     yield from record.steps.get("doubts", [])
-    for each in (record.command or {}).get("disagreements", []):
+    for each in record.command.get("disagreements", []):
         yield f"{each['key']}: composed was {each['composed']}, but the script used {each['found']}."
     yield from _found_words(record)
     reasons = {name: why for rank in record.ranks for name, why in rank.get("unknown", {}).items()}
@@ -185,7 +185,7 @@ def _all_assumed(record: Record) -> Iterator[str]:
     if deciding:
         yield "These values are not known, were assumed, and decided which way the script went:"
         yield from (f"{value}." for value in deciding)
-    if others := len((record.command or {}).get("assumed", {})) - len(deciding):
+    if others := len(record.command.get("assumed", {})) - len(deciding):
         yield f"At {units.counted(others, 'place')} it read values that are not known, without a condition on them."
 
 
@@ -204,7 +204,7 @@ SHOWN, IN_RECORD = 3, " (record.json has all)"
 
 def effects_sentences(record: Record) -> list[str]:
     """Write what the command's code was kept from, for a prediction of a command; nothing for any other run."""
-    effects = (record.command or {}).get("effects")
+    effects = record.command.get("effects")
     if not effects:
         return []
     network = "the network was open" if effects["network"] else "the network was closed"

@@ -51,7 +51,7 @@ def assumed(record: Record) -> list[str]:
 
 def best_change(record: Record) -> str:
     """Write which single change makes a run fit, or else saves the most memory."""
-    changes = (record.command or {}).get("changes") or {}
+    changes = record.command.get("changes", {})
     tried = [one for one in changes.get("tried", ()) if one["needs"] and (one["saved_bytes"] or 0) > 0]
     if tried:
         best, needs = tried[0], tried[0]["needs"]
@@ -70,9 +70,9 @@ def best_change(record: Record) -> str:
 def _remarks(record: Record) -> Iterator[str]:
     for gpu, sharers in verdict_text.sharing(record):
         yield f"Ranks {verdict_text.ranges(sharers)} all use {gpu}, and share its memory: {SET_DEVICE}."
-    if (early := (record.command or {}).get("ended_early")) and record.status == "ok":
+    if (early := record.command.get("ended_early")) and record.status == "ok":
         yield early_end(early)
-    growth = (record.command or {}).get("growth")
+    growth = record.command.get("growth")
     if growth:
         yield verdict_text.growth_sentence(growth)
     missing = shortcomings(record)
@@ -123,7 +123,7 @@ def _idle(record: Record) -> Iterator[str]:
 
 def _range(record: Record) -> Iterator[str]:
     """Write the range of the peak for each choice that depends on unknown values."""
-    for found in (record.command or {}).get("ranges", []):
+    for found in record.command.get("ranges", []):
         if found["choice"] == "order" and len(set(map(units.about, found["device_used_bytes"]))) > 1:
             low, high = map(units.about, found["device_used_bytes"])
             yield f"The loader shuffles without a seed: in other orders of the batches, it takes {low} to {high} GiB."
@@ -181,7 +181,7 @@ def deciding_values(record: Record, of_libraries: bool = True) -> list[str]:
 
     ``of_libraries``: also those in code of the libraries, which decide what is logged and rarely what is allocated.
     """
-    found = (record.command or {}).get("assumed", {})
+    found = record.command.get("assumed", {})
     rank = record.ranks[0] if record.ranks else {}
     return [
         f"{sentence.removesuffix(DECIDED)} ({units.counted(times, 'time')})"
@@ -221,7 +221,7 @@ _TOKENS = ("input_ids", "attention_mask")
 
 def read_ahead_sentences(record: Record) -> list[str]:
     """Write which batches were looked at, which of them ran, and what was not looked at."""
-    command = record.command or {}
+    command = record.command
     if "epochs" not in command:
         return []
     steps = command["ended_early"]["steps"] if "ended_early" in command else None

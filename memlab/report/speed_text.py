@@ -52,9 +52,9 @@ def _of_training(record: Record) -> Iterator[str]:
             yield at or hourly(paid_hardware(record))
     if per_hour is None and record.source == PREDICTED:
         yield "no price is known (hardware.usd_per_gpu_hour=...)"
-    if any(one.get("is_stream") and one["batches"] is None for one in (record.command or {}).get("epochs") or ()):
+    if any(one.get("is_stream") and one["batches"] is None for one in record.command.get("epochs", ())):
         yield "the data decide how long an epoch is"
-    if any(one["choice"] == "generation" for one in (record.command or {}).get("ranges") or ()):
+    if any(one["choice"] == "generation" for one in record.command.get("ranges", ())):
         yield "the data decide how long generations are"
 
 
@@ -69,7 +69,7 @@ def _hourly(record: Record) -> str:
 def paid_hardware(record: Record) -> Hardware:
     """Return the hardware with the GPUs of each node that are paid: of a predicted command, those that were asked for,
     also where it leaves some idle."""
-    disagreements = (record.command or {}).get("disagreements", ()) if record.source == PREDICTED else ()
+    disagreements = record.command.get("disagreements", ()) if record.source == PREDICTED else ()
     asked = next((each["composed"] for each in disagreements if each["key"] == "hardware.gpus"), None)
     return record.config.hardware if asked is None else replace(record.config.hardware, gpus=asked)
 

@@ -118,7 +118,7 @@ def memory_limit(record: Record) -> float | None:
 
 def needed(record: Record) -> float | None:
     """Return the bytes that the fullest rank needs on a GPU of any size, if they are not those that it takes."""
-    growth = (record.command or {}).get("growth") or {}
+    growth = record.command.get("growth", {})
     if growth.get("agreed") and growth["out_of_memory_step"] is None and growth["need_bytes"] is not None:
         return growth["need_bytes"]
     workspaces = workspaces_of(record)
@@ -128,7 +128,7 @@ def needed(record: Record) -> float | None:
 def workspaces_of(record: Record) -> list[float] | None:
     """Return the bytes of the GPU in use that a run needs, and those that it takes at most with the workspaces of its
     libraries; ``None`` where these are small."""
-    ranges = (record.command or {}).get("ranges") or ()
+    ranges = record.command.get("ranges", ())
     used = next((each["device_used_bytes"] for each in ranges if each["choice"] == "workspaces"), None)
     return used if used and used[1] - used[0] > DIFFERENT * used[0] else None
 
@@ -232,7 +232,7 @@ def _of_limit(size: str, record: Record) -> str:
 def _end(record: Record) -> str:
     """Write where the peak is, or where memory ends."""
     if record.summary.get("verdict") == DOES_NOT_LAST:
-        return when_memory_ends((record.command or {})["growth"])
+        return when_memory_ends(record.command["growth"])
     if not record.ranks:
         return ""
     rank = fullest(record)

@@ -94,9 +94,8 @@ def decode_record(values: Any, where: str) -> Record:
         raise RecordError(f"{where}: incomplete record, without {', '.join(missing)}")
     try:
         check_of(Record)(values)
-        return Record(
-            **{name: values[name] for name in names} | {"config": _config(values["config"], values["unknown_config"])}
-        )
+        config, command = _config(values["config"], values["unknown_config"]), values["command"] or {}
+        return Record(**{name: values[name] for name in names} | {"config": config, "command": command})
     except (SchemaError, ConfigError) as error:
         raise RecordError(f"{where}: damaged record: {error}") from error
 

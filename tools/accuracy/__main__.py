@@ -87,7 +87,7 @@ def read_records(paths):
 def of_sweeps(records):
     """Yield (sweep, records) of memlab's own training: a command has no whole configuration to predict again."""
     for name, some in groupby(records, key=lambda each: each[0]):
-        yield name, [record for _, _, record in some if record.command is None]
+        yield name, [record for _, _, record in some if not record.command]
 
 
 def evenly_chosen(records, count: int):

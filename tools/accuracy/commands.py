@@ -48,7 +48,7 @@ class MeasuredCommand:
 
     def predicted_again(self, folder: RunFolder) -> Record:
         """Predict the command again, on the GPUs that measured it."""
-        return predict_command(_words(self.record), self.record.config.hardware, folder, None)
+        return predict_command(self.record.command["words"], self.record.config.hardware, folder, None)
 
     def judged(self, predicted: Record) -> JudgedCommand:
         """Compare the measurement with a prediction, and with the first one."""
@@ -57,7 +57,7 @@ class MeasuredCommand:
         return JudgedCommand(
             sweep=self.sweep,
             name=self.name,
-            words=tuple(_words(measured)),
+            words=tuple(measured.command["words"]),
             gpus=measured.config.hardware.world_size,
             measured=measured.status,
             predicted=predicted.status,
@@ -84,13 +84,8 @@ def measured_commands(records: Sequence[tuple[str, str, Record]]) -> Iterator[Me
             yield MeasuredCommand(sweep, name, record, first.get(_key(record)))
 
 
-def _words(record: Record) -> list[str]:
-    assert record.command is not None
-    return record.command["words"]
-
-
 def _key(record: Record) -> tuple[Any, ...]:
-    return (*_words(record), record.config.hardware.gpu, record.config.hardware.gpus)
+    return (*record.command["words"], record.config.hardware.gpu, record.config.hardware.gpus)
 
 
 def _ranks(record: Record) -> dict[int, dict[str, int | None]]:

@@ -184,7 +184,7 @@ def doubts(record: Record, ranks: Sequence[Explained] = ()) -> Iterator[str]:
     Only a command's traces lie beside its record: they are made again for memlab's own training, by the code that
     explains them. The same trace replayed by the same code has the same peak, to the byte.
     """
-    of_command = record.command is not None
+    of_command = bool(record.command)
     again = "Predict the command again." if of_command else "Predict it again."
     if record.environment.get("predictor") != code_digest():
         explained = "its traces are explained as they are" if of_command else "what this code predicts is explained"
@@ -206,7 +206,7 @@ def traces_of(folder: RunFolder, record: Record) -> Traces:
     Raises :class:`RecordError` if a command's are gone, :class:`ShadowError` if memlab's own training cannot be traced
     again.
     """
-    found = traces_in_launch([folder.read_plan()])[0] if record.command is None else traces_in(folder.path)
+    found = traces_in(folder.path) if record.command else traces_in_launch([folder.read_plan()])[0]
     if not found:
         raise RecordError(f"{folder}: the traces of this prediction are gone. Predict the command again.")
     return dict(sorted(found.items()))

@@ -68,7 +68,7 @@ def explain(folder: RunFolder, wanted: int | None = None) -> ExplainedRun:
     except RecordError as error:
         reasons = _short(str(error), folder) or NO_HISTORY
         raise RecordError(f"{folder}: {reasons}.{_ended(record)}{_advice(record)}") from error
-    if growth := (record.command or {}).get("growth"):
+    if growth := record.command.get("growth"):
         ranks = [replace(rank, growth=growth) if rank.rank == growth["rank"] else rank for rank in ranks]
     left_out = {rank: _short(reason, folder) for rank, reason in left_out.items()}
     if wanted is not None and wanted not in (known := [rank.rank for rank in ranks]):
@@ -125,6 +125,6 @@ def _recorded(folder: RunFolder, record: Record) -> dict[int, Callable[[], Expla
 
 def measure_again(record: Record, option: str, word: str) -> str:
     """Say how to measure a run again. ``option``: of ``memlab measure``; ``word``: for memlab's own training."""
-    if record.command is None:
+    if not record.command:
         return f"Measure again with {word}, or explain a prediction of it."
     return f"Measure again: memlab measure {option} -- {shlex.join(record.command['words'])}"

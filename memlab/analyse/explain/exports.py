@@ -189,7 +189,7 @@ def _predicted(ranks: Sequence[Explained], record: Record) -> tuple[list[Event],
     found = step_intervals(config, rank.history.trace.work, costs)
     basis = ": ".join(filter(None, (BOUND if calibration is None else CALIBRATED, record.steps.get("basis_reason"))))
     facts = {"source": "predicted", "rank": rank.rank, "step_seconds": found.seconds, "step_time": basis}
-    if record.command is not None:
+    if record.command:
         facts["step"] = len(rank.history.trace.steps)
     return list(_PredictedStep(rank, found, f"rank {rank.rank}, predicted ({basis})").events()), facts
 

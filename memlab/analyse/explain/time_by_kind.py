@@ -93,7 +93,7 @@ def compare(folder: RunFolder, predicted: RunFolder | None = None) -> TimeCompar
         if other.source != PREDICTED:
             raise RecordError(f"{predicted}: measured. --time compares a measured run with a prediction.")
         return TimeComparison(found, usual, *_predicted(predicted, other))
-    if record.command is not None:
+    if record.command:
         return TimeComparison(
             found, usual, None, "memlab does not run a command again: name the folder of its prediction"
         )

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         runs = [explain(folder, arguments.rank) for folder in folders]
     except RecordError:
-        for command in (folder.read_record().command or {} for folder in folders):
+        for command in (folder.read_record().command for folder in folders):
             if growth := command.get("growth"):  # the meters saw it, without a history
                 say(f"- {growth_sentence(growth)}", console())
         raise

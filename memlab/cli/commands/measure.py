@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     record = measure(words, folder, options, arguments.timeout, arguments.force)
     show_answer(record, folder, console(sys.stderr), arguments.all)  # standard output is the command's
-    of_command = (record.command or {}).get("exit_code")
+    of_command = record.command.get("exit_code")
     if of_command is None or "verdict" in record.summary:
         return exit_code(record)
     return of_command if of_command >= 0 else 128 - of_command  # as a shell reports a signal

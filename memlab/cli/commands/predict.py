@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(EFFECTS, file=sys.stderr)
 
     def wants_changes(record: Record) -> bool:
-        leaks = ((record.command or {}).get("growth") or {}).get("agreed")  # no single change mends that
+        leaks = record.command.get("growth", {}).get("agreed")  # no single change mends that
         return arguments.changes or (record.summary["verdict"] != FITS and not leaks)
 
     with CommandProgress(folder, console(sys.stderr)) as progress:

@@ -137,7 +137,7 @@ def test_the_times_beside_the_steps_are_those_of_the_measurements():
     launches, points = [], []
     for path in sorted((ROOT / "results").glob("*xH200/*/record.json")):
         record = RunFolder(path.parent).read_record()
-        if record.status == "ok" and record.command is None and record.timing:
+        if record.status == "ok" and not record.command and record.timing:
             measure = record.config.measure
             beside = record.timing["total_s"] - (measure.warmup + measure.steps) * record.summary["step_seconds"]
             (launches if record.timing.get("launch_s") else points).append(beside)

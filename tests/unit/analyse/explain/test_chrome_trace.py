@@ -42,6 +42,7 @@ HARDWARE = Hardware(
 CONFIG = Config(hardware=HARDWARE, allocator=Allocator(conf=""))
 PHASES = ["first_forward", "forward", "backward", "optimizer_step"]
 LAUNCHERS = [Launcher("aten.mm.default", "layers.0.mlp"), Launcher("aten.add.Tensor", "layers.1.mlp")]
+COMMAND = {"words": ["python", "train.py"]}
 STEPS = {"basis": "lower bound", "basis_reason": "no calibration for a round one"}
 
 
@@ -84,7 +85,7 @@ def random_trace(seed: int) -> Trace:
 
 def predicted(tmp_path, **facts) -> ExplainedRun:
     """Explain the command whose traces lie in a folder."""
-    values = {"run_id": "mine", "source": "predicted", "command": {}, "config": CONFIG, "steps": STEPS, **facts}
+    values = {"run_id": "mine", "source": "predicted", "command": COMMAND, "config": CONFIG, "steps": STEPS, **facts}
     record = SimpleNamespace(status="ok", environment={}, ranks=[], **values)
     return explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
 

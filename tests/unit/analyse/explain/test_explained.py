@@ -25,6 +25,7 @@ HARDWARE = Hardware(
     gpu="a round one", gpus=2, bf16_tflops=100.0, fp32_tflops=10.0, memory_gb_per_s=1000.0, link_gb_per_s=100.0,
     host_gb_per_s=10.0,
 )  # fmt: skip
+COMMAND = {"words": ["python", "train.py"]}
 LINES = ("train.py:3", "train.py:5")
 
 
@@ -52,7 +53,7 @@ def test_phases_and_the_peak_are_found_beside_waits_of_the_host(tmp_path):
     )
     trace.save(tmp_path / "rank0.trace.json")
     config = Config(hardware=HARDWARE, allocator=Allocator(conf=""))
-    record = SimpleNamespace(source="predicted", status="ok", command={}, config=config, environment={}, ranks=[])
+    record = SimpleNamespace(source="predicted", status="ok", command=COMMAND, config=config, environment={}, ranks=[])
     (rank,) = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record)).ranks
     assert (rank.at.phase, rank.at.line, rank.peak.requested) == ("backward", LINES[1], 3 * MIB)
     assert [(run.part.phase, run.end.requested) for run in rank.phases] == [("forward", 0), ("backward", 0)]
@@ -72,7 +73,7 @@ def test_a_trace_of_another_memlab_is_refused_in_one_line(tmp_path, damage):
     values = Trace(0, 1, events=[BeginPhase(0)], phases=["forward"]).to_json()
     damage(values)
     place.write_text(json.dumps(values))
-    record = SimpleNamespace(source="predicted", status="ok", command={})
+    record = SimpleNamespace(source="predicted", status="ok", command=COMMAND)
     with pytest.raises(RecordError, match=r"rank0.trace.json: not a trace of this version of memlab.*predict again"):
         explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
 
@@ -82,7 +83,7 @@ def test_a_prediction_that_cannot_be_made_again_is_named(tmp_path, monkeypatch):
         raise ShadowError("the model is gone")
 
     monkeypatch.setattr(explained, "traces_in_launch", fails)
-    record = SimpleNamespace(source="predicted", status="ok", command=None)
+    record = SimpleNamespace(source="predicted", status="ok", command={})
     folder = RunFolder(tmp_path)
     monkeypatch.setattr(RunFolder, "read_record", lambda self: record)
     monkeypatch.setattr(RunFolder, "read_plan", lambda self: None)

@@ -18,6 +18,7 @@ from memlab.runs.operator_profile import OperatorProfile, OperatorTime, write_op
 from memlab.simulator.trace.trace_format import Trace
 from memlab.simulator.trace.work_items import HALF, PINNED, BeginWorkPhase, Collective, Copy, KernelLaunch, Launcher
 
+COMMAND = {"words": ["python", "train.py"]}
 CONFIG = Config(
     hardware=Hardware(
         gpu="a round one", gpus=2, bf16_tflops=100.0, fp32_tflops=10.0, memory_gb_per_s=1000.0, link_gb_per_s=100.0,
@@ -56,7 +57,7 @@ MEASURED = OperatorProfile(
 
 def run_folder(path, **record):
     folder = RunFolder(path)
-    values = {"source": "measured", "config": CONFIG, "command": None, "summary": {"step_seconds": 8e-3}} | record
+    values = {"source": "measured", "config": CONFIG, "command": {}, "summary": {"step_seconds": 8e-3}} | record
     folder.read_record = lambda: SimpleNamespace(**values)
     return folder
 
@@ -89,8 +90,8 @@ def test_the_clocks_of_the_prediction_by_kind():
 
 
 def test_a_command_is_compared_with_its_prediction(tmp_path, capsys):
-    measured = run_folder(tmp_path / "measured", command={})
-    predicted = run_folder(tmp_path / "predicted", source="predicted", command={})
+    measured = run_folder(tmp_path / "measured", command=COMMAND)
+    predicted = run_folder(tmp_path / "predicted", source="predicted", command=COMMAND)
     for folder in (measured, predicted):
         folder.path.mkdir()
     write_operators(measured.operators_file(0), MEASURED)
@@ -132,14 +133,13 @@ def test_a_run_that_was_not_profiled_is_told_how(tmp_path):
 
 def test_a_run_whose_disk_had_no_room_for_the_profile_is_told_why(tmp_path):
     ranks = [{"attached": {"meter_errors": ["listener of datasets: KeyError: 1", "torch's profiler: OSError: full"]}}]
-    command = {"words": ["python", "train.py"]}
     reason = (
         r"no steps were profiled \(torch's profiler: OSError: full\)\. Measure again: memlab measure --profile -- py"
     )
     with pytest.raises(RecordError, match=reason):
-        compare(run_folder(tmp_path, ranks=ranks, command=command))
+        compare(run_folder(tmp_path, ranks=ranks, command=COMMAND))
 
 
 def test_a_command_whose_traces_are_gone_is_predicted_again(tmp_path):
     with pytest.raises(RecordError, match="the traces of this prediction are gone"):
-        compare(run_folder(tmp_path, source="predicted", command={}))
+        compare(run_folder(tmp_path, source="predicted", command=COMMAND))
