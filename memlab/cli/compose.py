@@ -115,7 +115,7 @@ def resolve(composed: DictConfig) -> Config:
     except UnknownKey as error:
         raise with_word_here(error, OmegaConf.select(composed, "hydra.overrides.task") or []) from error
     training = config.training
-    if training.loop == "memlab" and (training.command or training.script):
+    if not config.is_command and (training.command or training.script):
         raise ConfigError(
             "memlab's own training runs no training.command and no training.script: add training=command, or write "
             "'loop: command' into the file of your trainer."

@@ -40,7 +40,7 @@ from memlab.report.plan_text import PlanProgress
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
 from memlab.report.text import console
 from memlab.runs.folder import RunFolder, SweepFolder
-from memlab.runs.job import Job, JobResult, Schedule, SweepObserver, check_folders, is_complete, unique
+from memlab.runs.job import Job, JobResult, Schedule, SweepObserver, by_kind, check_folders, is_complete, unique
 from memlab.system.machine import detect
 from memlab.system.signals import interrupt
 
@@ -151,7 +151,7 @@ def check_inputs(configs: Sequence[Config]) -> None:
             "sweep.guide=quote prices what is measured, and mode=predict measures nothing: leave one of the two out."
         )
     predicted = [config for config in configs if config.mode == "predict" or quoted]
-    if any(config.sweep.search != "none" and config.training.loop == "memlab" for config in predicted):
+    if any(config.sweep.search != "none" and not config.is_command for config in predicted):
         raise ConfigError("A search measures. To predict the largest batch, use memlab plan ...")
     preflight.check(configs)
     calibrate.check_calibrations(predicted)
@@ -166,7 +166,7 @@ def _check_objective(config: Config) -> None:
     if name and config.sweep.search != "none":
         raise ConfigError("sweep.search finds a size, and has no objective: leave one of the two out.")
     if name and config.mode == "predict" and follows_from_step(name):
-        if config.training.loop != "memlab":
+        if config.is_command:
             raise bound_error(name, OWN_PYTHON)
         if calibrate.calibrations_of(config).step is None:
             raise bound_error(name, why_not_calibrated(config))
@@ -244,10 +244,9 @@ def _backends(jobs: Sequence[Job], config: Config) -> list[tuple[Backend, list[J
     """Return the backends that run these jobs, each with its own."""
     predicted = [job for job in jobs if job.config.mode == "predict"]
     found: list[tuple[Backend, list[Job]]] = []
-    if own := [job for job in predicted if not job.is_command]:
-        found.append((TrainingPredictions(config.force), own))
-    if commands := [job for job in predicted if job.is_command]:
-        found.append((CommandPredictions(config.force), commands))
+    for of_kind in by_kind(predicted):
+        backend = CommandPredictions if of_kind[0].config.is_command else TrainingPredictions
+        found.append((backend(config.force), of_kind))
     if measured := [job for job in jobs if job.config.mode == "measure"]:
         found.append((Measuring(detect(), config.sweep, config.force), measured))
     return found

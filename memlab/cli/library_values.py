@@ -123,7 +123,7 @@ def _check_free(library: str, config: Config, composed: dict[str, Any]) -> None:
 
     ``composed``: the library's values that the groups set.
     """
-    is_command, set_by_groups = config.training.loop == "command", flat(composed, ALL_LEVELS)
+    is_command, set_by_groups = config.is_command, flat(composed, ALL_LEVELS)
     for path, value in flat(getattr(config, library), ALL_LEVELS).items():
         if word := _word_of_a_group(f"{library}.{path}", value):
             raise ConfigError(f"'{library}.{path}' is {_key_of(word)} here: {word}.")

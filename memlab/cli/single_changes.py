@@ -30,15 +30,15 @@ def composes_command(given: dict[str, list[str]], config_dir: str | None = None)
     """Whether the words are of a command of the user's own, by whatever name of an option."""
     words = [words[0] for key, words in given.items() if key.startswith("training.")]
     options = given.get("training", ["training=memlab"])
-    loops = {compose_config([option, *words], config_dir)[0].training.loop for option in options}
-    if len(loops) > 1:
+    kinds = {compose_config([option, *words], config_dir)[0].is_command for option in options}
+    if len(kinds) > 1:
         raise MemlabError("memlab plan takes memlab's own training or commands, not both: give 'training' one of them.")
-    return loops == {"command"}
+    return kinds == {True}
 
 
 def changes_to_predict(given: dict[str, list[str]], base: Plan, config_dir: str | None = None) -> list[Change]:
     """List every change, with its plan, that can be predicted and that can save memory."""
-    found, of_command = [], base.config.training.loop == "command"
+    found, of_command = [], base.config.is_command
     for change in changes_of(base.config):
         config, choices = compose_config([*words_changed(given, change.told), "mode=predict"], config_dir)
         plan = make_plan(config, choices)

@@ -402,6 +402,11 @@ class Config:
     own: dict[str, Any] = field(default_factory=dict)
     """Keys and groups of the user's own. Everywhere else they have their own names, without ``own.``"""
 
+    @property
+    def is_command(self) -> bool:
+        """Whether a command of the user's own runs, and not memlab's own training."""
+        return self.training.loop == "command"
+
 
 GROUPS = tuple(f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.type))
 """Names of the config groups, in the order of display."""

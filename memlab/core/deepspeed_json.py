@@ -52,7 +52,7 @@ def deepspeed_config(config: Config) -> dict[str, Any]:
         ds["zero_allow_untested_optimizer"] = True
     if optimizer.source != "deepspeed" or config.hardware.device == "cpu":
         ds["zero_force_ds_cpu_optimizer"] = False
-    if config.training.loop == "command" and config.training.auto:
+    if config.is_command and config.training.auto:
         _leave_to_transformers(ds, precision)
     return merged(ds, config.deepspeed)
 

@@ -40,7 +40,7 @@ def composition(plan: Plan, words: Sequence[str] = ()) -> dict[str, Any]:
       and ``{master_port}`` stand for what a run fills in. ``None`` for several nodes without hostfile or launcher.
     """
     config = plan.config
-    is_command = config.training.loop == "command"
+    is_command = config.is_command
     if is_command and not words:
         check_places(config)
     given = template(config).places if is_command else {DEEPSPEED_JSON, TRAINING_ARGS}
@@ -73,7 +73,7 @@ def as_json(compositions: Sequence[dict[str, Any]], is_sweep: bool) -> str:
 
 def _command(plan: Plan) -> list[str] | None:
     hardware = plan.config.hardware
-    if plan.config.training.loop == "command":
+    if plan.config.is_command:
         return filled(plan.config, Path("deepspeed.json"), Path(LATER[RUN_DIR]), LATER[PORT], LATER[DATA_DIR])
     if plan.is_multi_node and None in (hardware.hostfile, hardware.launcher):
         return None

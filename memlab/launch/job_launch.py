@@ -83,7 +83,7 @@ class Measuring(Backend):
             if gpus is None:
                 return []
             control.on_launch(jobs, [gpu.id for gpu in gpus])
-            if jobs[0].is_command:
+            if jobs[0].config.is_command:
                 return in_turn(jobs, control, lambda job: launch_command(job, self.machine, gpus, control))
             return measure_jobs(jobs, self.machine, gpus, control)
 

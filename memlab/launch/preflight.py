@@ -33,8 +33,8 @@ HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 
 def check(configs: Sequence[Config]) -> None:
     """Raise :class:`ConfigError` for the first reference of these configurations that is missing or broken."""
-    check_commands([config for config in configs if config.training.loop == "command"])
-    configs = [config for config in configs if config.training.loop == "memlab"]
+    check_commands([config for config in configs if config.is_command])
+    configs = [config for config in configs if not config.is_command]
     for path, field in dict.fromkeys((c.data.path, c.data.text_field) for c in configs if c.data.source == "jsonl"):
         if path:  # memlab/rules/model.py reports a missing data.path
             json_file.check(Path(path), field, CHECKED_BYTES)
@@ -74,7 +74,7 @@ CHECKPOINTS = ("checkpoint-*", "global_step*", "*.distcp")
 
 def shared_checkpoints(configs: Iterable[Config]) -> Path | None:
     """Return a folder with checkpoints that a command names for all its points; ``None`` if there is none."""
-    commands = [config for config in configs if config.training.loop == "command"]
+    commands = [config for config in configs if config.is_command]
     words = dict.fromkeys(word for config in commands for word in template(config).plain_words)
     folders = (path for word in words if (path := Path(word.rpartition("=")[2])).is_dir())
     return next((path for path in folders if any(any(path.glob(pattern)) for pattern in CHECKPOINTS)), None)

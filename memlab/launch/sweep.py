@@ -35,7 +35,7 @@ def group_into_launches(jobs: Sequence[Job], isolation: str, seed: int) -> list[
     for job in jobs:
         repeat, key = job.config.measure.repeat, job.memory_key
         # Equal experiments may have several folders: each folder gets its own launch.
-        if isolation == "fresh" or job.config.measure.protocol == "cold" or job.is_command:
+        if isolation == "fresh" or job.config.measure.protocol == "cold" or job.config.is_command:
             seen[repeat, job.subject_key] += 1
             key = f"{job.subject_key}-{seen[repeat, job.subject_key]}"
         rounds.setdefault(repeat, {}).setdefault(key, []).append(job)

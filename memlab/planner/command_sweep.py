@@ -194,4 +194,4 @@ class CommandPredictor(Predictor, SweepObserver):
 
 def predictor_of(config: Config, on_progress: Progress) -> Predictor:
     """Make the predictor of a configuration: of a command, or of memlab's own training."""
-    return (CommandPredictor if config.training.loop == "command" else ParallelPredictor)(on_progress)
+    return (CommandPredictor if config.is_command else ParallelPredictor)(on_progress)

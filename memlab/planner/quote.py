@@ -11,7 +11,7 @@ from memlab.core.record import DOES_NOT_FIT
 from memlab.planner.command_sweep import predictor_of
 from memlab.planner.search import Progress
 from memlab.prediction.not_predicted import unpredictable
-from memlab.runs.job import Job
+from memlab.runs.job import Job, by_kind
 
 Range = tuple[float, float | None]
 """The lowest and the highest value; highest ``None``: not known."""
@@ -44,6 +44,11 @@ class QuotedPoint:
         return "the hardware entry lacks speeds" if self.fits and "step_seconds_mean" not in self.summary else None
 
     @property
+    def launch(self) -> Range:
+        """The time of a launch beside its points; of a command it is not known."""
+        return (0.0, None) if self.job.config.is_command else LAUNCH_S
+
+    @property
     def seconds(self) -> Range:
         """The time of the point in its launch. A point that does not fit ends before its steps do."""
         if self.missing or not self.fits:
@@ -67,8 +72,7 @@ def quote(launches: Sequence[Sequence[Job]], prune: bool, on_progress: Progress)
     """Predict the points of these launches and add up their times. ``prune``: as ``sweep.prune``."""
     points = _predicted([job for launch in launches for job in launch], on_progress)
     started = list(_started(launches, points, prune))
-    start: dict[bool, Range] = {True: (0.0, None), False: LAUNCH_S}  # of a command it is not known
-    seconds = [_sum([start[launch[0].job.is_command], *(point.seconds for point in launch)]) for launch in started]
+    seconds = [_sum([launch[0].launch, *(point.seconds for point in launch)]) for launch in started]
     prices = [launch[0].job.config.hardware.total_usd_per_hour for launch in started]
     usd = [
         (low * price / 3600, high and high * price / 3600)
@@ -81,16 +85,15 @@ def quote(launches: Sequence[Sequence[Job]], prune: bool, on_progress: Progress)
 def _predicted(jobs: Sequence[Job], on_progress: Progress) -> dict[str, QuotedPoint]:
     """Return folder -> prediction. Repeats of an experiment share one."""
     found: dict[str, tuple[Mapping[str, Any], Basis]] = {}
-    for is_command in (False, True):
+    for of_kind in by_kind(job for job in jobs if not unpredictable(job.config)):
         keys = {
             job.subject_key: make_plan(replace(job.config, mode="predict", sweep=Sweep()), job.plan.choices)
-            for job in jobs
-            if job.is_command == is_command and not unpredictable(job.config)
+            for job in of_kind
         }
-        if plans := list(keys.values()):
-            with predictor_of(plans[0].config, on_progress) as predictor:
-                predictor.prepare(plans)
-                found |= zip(keys, predictor.outlooks(plans), strict=True)
+        plans = list(keys.values())
+        with predictor_of(plans[0].config, on_progress) as predictor:
+            predictor.prepare(plans)
+            found |= zip(keys, predictor.outlooks(plans), strict=True)
     return {str(job.folder): QuotedPoint(job, *found.get(job.subject_key, ({}, EXACT))) for job in jobs}
 
 

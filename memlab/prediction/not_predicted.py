@@ -47,7 +47,7 @@ def unpredictable(config: Config) -> list[str]:
 
     What a command of the user's own needs beside a GPU is seen when its script runs.
     """
-    is_command = config.training.loop == "command"
+    is_command = config.is_command
     limits = (ON_A_CPU,) if is_command else (ON_A_CPU, *LIMITS)
     beyond = [f"{rule.why}; instead: {rule.instead}" for rule in limits if rule.when(config)]
     extras = [] if is_command else missing_extras(config, Machine())

@@ -66,7 +66,7 @@ def plan_answer(rows: Sequence[Row], cheapest: Row | None, measure: Sequence[Row
     else:
         kind = "the cheapest by the hour" if cheapest else "the one with the largest batch"
     config = best.candidate.config
-    length = f" with {config.seq_len.tokens:,} tokens a sequence" if config.training.loop == "memlab" else ""
+    length = f" with {config.seq_len.tokens:,} tokens a sequence" if not config.is_command else ""
     need = f"{_in_use(best.best)} on the fullest GPU{length}" if best.best else ""
     unknown = units.not_known("which is fastest", (row.basis for row in measure))
     facts = [", ".join(filter(None, [need, how_sure(best.summary)])), *_speed_and_price(best), unknown]

@@ -25,7 +25,7 @@ def unsupported(config: Config, machine: Machine | None) -> list[str]:
     A command of the user's own has its own packages and launcher: only the number of GPUs is checked, what memlab
     writes into its DeepSpeed JSON, and which values a trainer takes.
     """
-    if config.training.loop == "command":
+    if config.is_command:
         in_json = _broken(config, offload.RULES) if DEEPSPEED_JSON in template(config).places else []
         return [*in_json, *without_words(config), *(beyond_gpus(config, machine) if machine else ())]
     reasons = _broken(config, RULES)

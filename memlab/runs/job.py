@@ -11,6 +11,7 @@ from memlab.core.command_template import PORT, template
 from memlab.core.config import Config
 from memlab.core.config_values import flat, to_dict, with_own_names, without
 from memlab.core.errors import FolderError, RecordError
+from memlab.core.grouping import grouped
 from memlab.core.plan import NOT_MEASURED, Plan, memory_key, shape_of, subject_key
 from memlab.core.record import FINAL, FITS, OUT_OF_MEMORY, Record
 from memlab.core.schema import shown
@@ -59,7 +60,7 @@ class Job:
         """
         if self.config.hardware.device == "cpu" or self.plan.is_multi_node:
             return True
-        if self.is_command and PORT not in template(self.config).places:
+        if self.config.is_command and PORT not in template(self.config).places:
             return True
         if side_by_side == "auto":
             return (self.config.offload.optimizer, self.config.offload.param) != ("none", "none")
@@ -70,11 +71,6 @@ class Job:
         not smaller."""
         mine, others = shape_of(self.config), shape_of(other.config)
         return self.memory_key == other.memory_key and others[0] <= mine[0] and others[1] <= mine[1]
-
-    @property
-    def is_command(self) -> bool:
-        """Whether the job runs a command of the user's own, not memlab's training loop."""
-        return self.config.training.loop == "command"
 
     def refuse_other_run(self, force: bool = False) -> None:
         """Raise :class:`FolderError` if the folder holds foreign files or, unless ``force``, the run of another
@@ -177,6 +173,12 @@ def check_folders(jobs: Iterable[Job]) -> None:
 def unique(jobs: Iterable[Job]) -> list[Job]:
     """Drop jobs with the same folder: Hydra would run equal points twice."""
     return list({str(job.folder): job for job in jobs}.values())
+
+
+def by_kind(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Separate the jobs of memlab's own training, which come first, from those of commands."""
+    found = grouped(jobs, lambda job: job.config.is_command)
+    return [found[kind] for kind in sorted(found)]
 
 
 def usd_per_hour(jobs: Iterable[Job]) -> float:

@@ -101,7 +101,7 @@ def needs_of(run: PredictedRun) -> NeededPeaks:
     rank = fullest(explain_ranks(explained)[0])
     step = (
         predict_steps(config, run.traces, calibrations.step)[1]
-        if config.training.loop == "command"
+        if config.is_command
         else predict_step_time(config, run.traces, calibrations.step)
     )
     reserved = found.used - gpu_memory(config, run.traces.values()).outside

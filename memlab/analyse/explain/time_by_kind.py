@@ -143,7 +143,7 @@ def predicted_step(config: Config, trace: Trace) -> StepByKind:
 def _basis(config: Config, calibration: Calibration | None) -> Basis:
     if calibration is None:
         return Basis(BOUND, reason=f"no calibration for {config.hardware.gpu}")
-    if config.training.loop == "command":
+    if config.is_command:
         return Basis(CALIBRATED, reason=OWN_PYTHON)
     return Basis(CALIBRATED, calibration.error["p90"])
 

@@ -94,7 +94,7 @@ def _plan_batches(given: dict[str, list[str]], arguments: argparse.Namespace) ->
             "None of these combinations can be predicted. Run one with launch.py mode=predict to see the reason."
         )
     config = candidates[0].config
-    kept = "predictions" if config.training.loop == "command" else "traces"
+    kept = "predictions" if config.is_command else "traces"
     progress_out.print(f"{len(candidates)} configurations; after Ctrl-C, finished {kept} are kept")
     with PlanProgress(progress_out) as progress, predictor_of(config, progress.update) as predictor:
         rows = largest_batches(candidates, predictor)
@@ -131,7 +131,7 @@ def _check_batch(candidates: Sequence[Candidate]) -> None:
     """Raise :class:`MemlabError` if the micro batch, which a plan searches, does not reach a command."""
     for candidate in candidates:
         one, two = candidate.plan(1).config, candidate.plan(2).config
-        if one.training.loop == "command" and effect(one) == effect(two):
+        if one.is_command and effect(one) == effect(two):
             raise MemlabError(
                 "memlab plan searches the largest batch, but batch.micro does not reach training.command: write "
                 "{batch.micro} where your script takes its batch."
@@ -148,7 +148,7 @@ def combinations(
     seen = set()
     for words in itertools.product(*axes.values()):
         config, choices = compose_config([*fixed, *words, "mode=predict"], config_dir)
-        runs = (effect(config), repr(config.hardware)) if config.training.loop == "command" else words
+        runs = (effect(config), repr(config.hardware)) if config.is_command else words
         if not unpredictable(config) and runs not in seen:
             seen.add(runs)
             options = {key: word.partition("=")[2] for key, word in zip(axes, words, strict=True)}
