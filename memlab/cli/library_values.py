@@ -123,18 +123,18 @@ def _check_free(library: str, config: Config, composed: dict[str, Any]) -> None:
 
     ``composed``: the library's values that the groups set.
     """
-    is_command, set_by_groups = config.is_command, flat(composed, ALL_LEVELS)
+    set_by_groups = flat(composed, ALL_LEVELS)
     for path, value in flat(getattr(config, library), ALL_LEVELS).items():
         if word := _word_of_a_group(f"{library}.{path}", value):
             raise ConfigError(f"'{library}.{path}' is {_key_of(word)} here: {word}.")
-        if not is_command and (why := _why_kept_out(path)):
+        is_set = path not in ONLY_A_DEFAULT and set_by_groups.get(path) not in (None, {})
+        why = _why_kept_out(path) or ("memlab sets it, by the groups" if is_set else None)
+        if why and not config.is_command:
             raise ConfigError(f"'{library}.{path}' cannot be set: {why}. Leave it out.")
-        if path not in ONLY_A_DEFAULT and not is_command and set_by_groups.get(path) not in (None, {}):
-            raise ConfigError(f"'{library}.{path}' cannot be set: memlab sets it, by the groups. Leave it out.")
         if path.startswith("optimizer.") and "optimizer" not in composed:
             raise ConfigError(f"'{library}.{path}' is of DeepSpeed's own optimizers: add optimizer.source=deepspeed.")
         place = f"{library}.{path}"
-        if is_command and library == TRAINING_ARGS and not {place, TRAINING_ARGS} & template(config).places:
+        if library == TRAINING_ARGS and not {place, TRAINING_ARGS} & template(config).places:
             raise ConfigError(
                 f"'{place}' has no effect: training.command has no place for it. Write {{{place}}} where your script "
                 "takes it."

@@ -38,13 +38,11 @@ def composes_command(given: dict[str, list[str]], config_dir: str | None = None)
 
 def changes_to_predict(given: dict[str, list[str]], base: Plan, config_dir: str | None = None) -> list[Change]:
     """List every change, with its plan, that can be predicted and that can save memory."""
-    found, of_command = [], base.config.is_command
+    found = []
     for change in changes_of(base.config):
         config, choices = compose_config([*words_changed(given, change.told), "mode=predict"], config_dir)
-        plan = make_plan(config, choices)
-        same = effect(config) == effect(base.config) if of_command else plan.run_id == base.run_id
-        if not same and not unpredictable(config):
-            found.append(replace(change, plan=plan))
+        if effect(config) != effect(base.config) and not unpredictable(config):
+            found.append(replace(change, plan=make_plan(config, choices)))
     return found
 
 

@@ -20,7 +20,7 @@ from memlab.core.config import Config
 from memlab.core.config_values import ALL_LEVELS, flat, to_dict, with_own_names
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, nearest
-from memlab.core.plan import ALLOCATOR_VARIABLES, NOT_MEASURED, training_arguments
+from memlab.core.plan import ALLOCATOR_VARIABLES, NOT_MEASURED, config_hash, training_arguments
 
 DEEPSPEED_JSON, RUN_DIR, PORT = "deepspeed_json", "run_dir", "master_port"
 DATA_DIR, PAIRS_DIR = "data_dir", "pairs_dir"
@@ -71,6 +71,10 @@ class Template:
         return ["".join(text + (values[place] if place else "") for text, place in word) for word in self.words]
 
 
+OF_OWN_TRAINING = Template((), frozenset({DEEPSPEED_JSON, TRAINING_ARGS, PORT}))
+"""memlab's own training has no words, and gets these."""
+
+
 def parse(command: str) -> Template:
     """Cut a command into words as a shell does, and find its places. Raises :class:`ConfigError`."""
     try:
@@ -88,6 +92,8 @@ def parse(command: str) -> Template:
 
 def template(config: Config) -> Template:
     """Return the template of a configuration's command, with script, words and arguments written into its text."""
+    if not config.is_command:
+        return OF_OWN_TRAINING
     text, values, written = config.training.command, text_values(config), set()
     for place, words, is_needed in _texts(config, values):
         after_braces = rf"(?<!{{)((?:{{{{)*){{{place}}}"  # {{{key}}} is a place between two braces, {{key}} is none
@@ -216,7 +222,10 @@ def check_effects(configs: Sequence[Config]) -> None:
 
 
 def effect(config: Config) -> str:
-    """Return everything of a configuration that reaches the command, as text. Equal texts run the same way."""
+    """Return everything of a configuration that reaches the command, as text. Equal texts run the same way. All of it
+    reaches memlab's own training."""
+    if not config.is_command:
+        return config_hash(config)
     values, found = text_values(config), template(config)
     json_too = deepspeed_config(config) if DEEPSPEED_JSON in found.places else None
     data = [config.data.source, config.data.path] if {DATA_DIR, PAIRS_DIR} & found.places else None

@@ -40,10 +40,7 @@ def composition(plan: Plan, words: Sequence[str] = ()) -> dict[str, Any]:
       and ``{master_port}`` stand for what a run fills in. ``None`` for several nodes without hostfile or launcher.
     """
     config = plan.config
-    is_command = config.is_command
-    if is_command and not words:
-        check_places(config)
-    given = template(config).places if is_command else {DEEPSPEED_JSON, TRAINING_ARGS}
+    line, given = list(words) or _command(plan), template(config).places
     told = overrides_of(plan.choices, plan.to_json()["config"])
     return {
         "words": [word for line in told for word in shlex.split(line)],
@@ -51,8 +48,8 @@ def composition(plan: Plan, words: Sequence[str] = ()) -> dict[str, Any]:
         "world_size": plan.world_size,
         "deepspeed": plan.deepspeed if DEEPSPEED_JSON in given else None,
         "training_args": plan.training_args if TRAINING_ARGS in given else None,
-        "environment": command_environment(config, {}) if is_command else plan.environment,
-        "command": list(words) or _command(plan),
+        "environment": command_environment(config, {}) if config.is_command else plan.environment,
+        "command": line,
     }
 
 
@@ -72,9 +69,10 @@ def as_json(compositions: Sequence[dict[str, Any]], is_sweep: bool) -> str:
 
 
 def _command(plan: Plan) -> list[str] | None:
-    hardware = plan.config.hardware
-    if plan.config.is_command:
-        return filled(plan.config, Path("deepspeed.json"), Path(LATER[RUN_DIR]), LATER[PORT], LATER[DATA_DIR])
+    config, hardware = plan.config, plan.config.hardware
+    if config.is_command:
+        check_places(config)
+        return filled(config, Path("deepspeed.json"), Path(LATER[RUN_DIR]), LATER[PORT], LATER[DATA_DIR])
     if plan.is_multi_node and None in (hardware.hostfile, hardware.launcher):
         return None
     gpus = range(hardware.gpus) if hardware.device == "cuda" else ()

@@ -74,8 +74,7 @@ CHECKPOINTS = ("checkpoint-*", "global_step*", "*.distcp")
 
 def shared_checkpoints(configs: Iterable[Config]) -> Path | None:
     """Return a folder with checkpoints that a command names for all its points; ``None`` if there is none."""
-    commands = [config for config in configs if config.is_command]
-    words = dict.fromkeys(word for config in commands for word in template(config).plain_words)
+    words = dict.fromkeys(word for config in configs for word in template(config).plain_words)
     folders = (path for word in words if (path := Path(word.rpartition("=")[2])).is_dir())
     return next((path for path in folders if any(any(path.glob(pattern)) for pattern in CHECKPOINTS)), None)
 

@@ -60,7 +60,7 @@ class Job:
         """
         if self.config.hardware.device == "cpu" or self.plan.is_multi_node:
             return True
-        if self.config.is_command and PORT not in template(self.config).places:
+        if PORT not in template(self.config).places:
             return True
         if side_by_side == "auto":
             return (self.config.offload.optimizer, self.config.offload.param) != ("none", "none")

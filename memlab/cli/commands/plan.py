@@ -131,7 +131,7 @@ def _check_batch(candidates: Sequence[Candidate]) -> None:
     """Raise :class:`MemlabError` if the micro batch, which a plan searches, does not reach a command."""
     for candidate in candidates:
         one, two = candidate.plan(1).config, candidate.plan(2).config
-        if one.is_command and effect(one) == effect(two):
+        if effect(one) == effect(two):
             raise MemlabError(
                 "memlab plan searches the largest batch, but batch.micro does not reach training.command: write "
                 "{batch.micro} where your script takes its batch."
