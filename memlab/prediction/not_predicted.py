@@ -3,7 +3,7 @@
 from memlab.core.config import Config
 from memlab.rules.machine import missing_extras
 from memlab.rules.optimizer import optimizer_package
-from memlab.rules.rule import Rule
+from memlab.rules.rule import Rule, broken
 from memlab.rules.unsupported import unsupported
 from memlab.system.machine import Machine
 
@@ -47,8 +47,5 @@ def unpredictable(config: Config) -> list[str]:
 
     What a command of the user's own needs beside a GPU is seen when its script runs.
     """
-    is_command = config.is_command
-    limits = (ON_A_CPU,) if is_command else (ON_A_CPU, *LIMITS)
-    beyond = [f"{rule.why}; instead: {rule.instead}" for rule in limits if rule.when(config)]
-    extras = [] if is_command else missing_extras(config, Machine())
-    return [*unsupported(config, machine=None), *beyond, *extras]
+    reasons = [*unsupported(config, machine=None), *broken(config, [ON_A_CPU])]
+    return reasons if config.is_command else [*reasons, *broken(config, LIMITS), *missing_extras(config, Machine())]

@@ -1,6 +1,6 @@
 """A rule of unsupported combinations: when it matches, why, and what to use instead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,11 @@ class Rule:
     when: Callable[[Config], object]  # the rule matches if the result is true
     why: str
     instead: str
+
+
+def broken(config: Config, rules: Iterable[Rule]) -> list[str]:
+    """Return the reasons of the rules that match."""
+    return [f"{rule.why}; instead: {rule.instead}" for rule in rules if rule.when(config)]
 
 
 def changed(values: Any, but: tuple[str, ...] = (), defaults: Any = None) -> list[str]:

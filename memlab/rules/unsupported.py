@@ -12,7 +12,7 @@ from memlab.rules import computation, model, offload, optimizer
 from memlab.rules.command import without_words
 from memlab.rules.machine import beyond_gpus, beyond_nodes, beyond_packages
 from memlab.rules.offload import zero_keys_without_effect
-from memlab.rules.rule import Rule
+from memlab.rules.rule import Rule, broken
 from memlab.system.machine import Machine
 
 RULES = (*offload.RULES, *computation.RULES, *optimizer.RULES, *model.RULES)
@@ -37,5 +37,4 @@ def unsupported(config: Config, machine: Machine | None) -> list[str]:
 
 def _broken(config: Config, rules: Sequence[Rule]) -> list[str]:
     """Return the reasons of the rules that match, and of the keys of ZeRO without effect."""
-    reasons = [f"{rule.why}; instead: {rule.instead}" for rule in rules if rule.when(config)]
-    return [*reasons, *zero_keys_without_effect(config)]
+    return [*broken(config, rules), *zero_keys_without_effect(config)]
