@@ -135,9 +135,9 @@ def changes_of(config: Config) -> Iterator[Change]:
 
 def likely_remedies(record: Record) -> list[tuple[Change, int]]:
     """Return the changes of a predicted run that keep its model and kernels, and the most bytes that each takes off the
-    peak of the fullest rank, the largest saving first. Empty if no rank has a breakdown."""
+    peak of the fullest rank, the largest saving first. Empty for a command, and if no rank has a breakdown."""
     broken_down = [rank for rank in record.ranks if (rank.get("breakdown") or {}).get("phases")]
-    if not broken_down:
+    if record.command or not broken_down:
         return []
     fullest = max(broken_down, key=lambda rank: rank["peak_reserved_bytes"] or 0)
     held = fullest["breakdown"]["phases"].get(fullest["breakdown"]["peak_phase"], {})

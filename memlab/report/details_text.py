@@ -79,7 +79,7 @@ def _outcome(values: Mapping[str, Any]) -> Outcome:
 
 def _show_remedies(record: Record, out: Console) -> None:
     """Print the changes of memlab's own training that reduce a peak that does not fit, and how they are predicted."""
-    if record.command or (record.status == "ok" and record.summary.get("verdict", FITS) == FITS):
+    if record.status == "ok" and record.summary.get("verdict", FITS) == FITS:
         return
     if found := likely_remedies(record):
         say("Changes that lower the peak most:", out)

@@ -58,7 +58,7 @@ def best_change(record: Record) -> str:
         does = "would fit" if needs["verdict"] == FITS else f"saves {units.size(best['saved_bytes'])}, not enough"
         return f"{best['change']} {does} ({units.about(needs['used'])} GiB; {best['price']})."
     need, limit = verdict_text.needed(record) or 0, verdict_text.memory_limit(record) or 0
-    found = [] if record.command else likely_remedies(record)
+    found = likely_remedies(record)
     if not found or found[0][1] <= NOTABLE * need:
         return ""
     change, nbytes = found[0]
