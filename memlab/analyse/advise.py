@@ -233,24 +233,15 @@ def _measure_next(best: Projection, runs: Iterable[RunView]) -> Iterator[str]:
         yield f"batch.micro={best.micro + ceil(gap / 2)}: nothing was tried between {best.micro} and {beyond}."
 
 
-def command_words(projection: Projection) -> list[str]:
-    """Return the command that runs the projection: group options, then values that differ from these options.
+def how_to_train(projection: Projection) -> tuple[list[str], dict[str, Any]]:
+    """Return the command of the projection, and its DeepSpeed JSON, with the accumulation that the training needs.
 
-    The words are quoted for a shell. A command of the user's own is the one that was measured or predicted.
+    The command is group options, then values that differ from these options, quoted for a shell. A command of the
+    user's own, and its JSON, are those that were measured or predicted.
     """
-    if is_command(projection.run):
-        return [projection.run.config["training"]["command"]]
-    return ["python", "launch.py", *overrides_of(projection.run.choices, _as_advised(projection))]
-
-
-def deepspeed_of(projection: Projection) -> dict[str, Any]:
-    """Return the DeepSpeed JSON for training with the projection; of a user's command, the one that it used."""
-    if is_command(projection.run):
-        return used_deepspeed_json(projection.run)
-    return deepspeed_config(from_dict(with_own_apart(_as_advised(projection))))
-
-
-def _as_advised(projection: Projection) -> dict[str, Any]:
-    """Return the configuration of the run with the accumulation that the training needs."""
-    config = projection.run.config
-    return {**config, "batch": {**config["batch"], "accumulation": projection.accumulation}}
+    run, config = projection.run, projection.run.config
+    if is_command(run):
+        return [config["training"]["command"]], used_deepspeed_json(run)
+    advised = {**config, "batch": {**config["batch"], "accumulation": projection.accumulation}}
+    words = ["python", "launch.py", *overrides_of(run.choices, advised)]
+    return words, deepspeed_config(from_dict(with_own_apart(advised)))

@@ -7,7 +7,7 @@ from itertools import count
 
 from rich.console import Console
 
-from memlab.analyse.advise import Advice, Projection, command_words, deepspeed_of
+from memlab.analyse.advise import Advice, Projection, how_to_train
 from memlab.analyse.run_view import is_command
 from memlab.core.basis import comparable
 from memlab.report import units
@@ -51,9 +51,10 @@ def show_advice(advice: Advice, out: Console) -> None:
     out.print()
     if is_command(advice.best.run):
         say(f"The command that was {advice.best.run.source}; set the batch and the accumulation in it:", out)
-    show_command(command_words(advice.best), out)
+    words, deepspeed = how_to_train(advice.best)
+    show_command(words, out)
     out.print()
-    out.print(json.dumps(deepspeed_of(advice.best), indent=2), soft_wrap=True)
+    out.print(json.dumps(deepspeed, indent=2), soft_wrap=True)
 
 
 def _names(advice: Advice) -> tuple[dict[str, str], str]:

@@ -3,7 +3,7 @@
 import pytest
 from folders import MIB, make_config, make_record, write
 
-from memlab.analyse.advise import TrainingGoal, advise, command_words, deepspeed_of
+from memlab.analyse.advise import TrainingGoal, advise, how_to_train
 from memlab.analyse.collect import collect
 from memlab.core.config import Offload
 from memlab.core.errors import MemlabError
@@ -46,8 +46,8 @@ def test_thrashing_and_tight_runs_carry_a_caution(runs):
 def test_an_effective_batch_sets_the_accumulation(runs):
     advice = advise(runs, TrainingGoal(1000, 1, 512, effective_batch=8))
     assert {(each.micro, each.accumulation) for each in advice.projections} == {(1, 4), (2, 2)}
-    assert "batch.accumulation=2" in command_words(advice.best)
-    assert deepspeed_of(advice.best)["gradient_accumulation_steps"] == 2
+    words, deepspeed = how_to_train(advice.best)
+    assert "batch.accumulation=2" in words and deepspeed["gradient_accumulation_steps"] == 2
 
 
 def test_a_smaller_gpu_leaves_out_what_does_not_fit(runs):

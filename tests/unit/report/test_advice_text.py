@@ -8,7 +8,7 @@ import pytest
 from folders import make_config, make_record, write
 from sweeps import add_point, small_sweep
 
-from memlab.analyse.advise import TrainingGoal, advise, command_words
+from memlab.analyse.advise import TrainingGoal, advise, how_to_train
 from memlab.analyse.collect import collect
 from memlab.core.config import Hardware, Training
 from memlab.core.errors import MemlabError
@@ -26,7 +26,7 @@ def test_the_first_sentence_is_the_recommendation_and_the_command_is_whole(tmp_p
     assert " ".join(text.split()).startswith(sentences(advice)[0])
     assert max(map(len, text.splitlines())) <= 80
     (command,) = [part for part in text.split("\n\n") if part.startswith("python launch.py")]
-    assert shlex.split(command.replace("\\\n", "")) == shlex.split(" ".join(command_words(advice.best)))
+    assert shlex.split(command.replace("\\\n", "")) == shlex.split(" ".join(how_to_train(advice.best)[0]))
 
 
 def test_of_several_models_it_says_how_to_ask_about_one(tmp_path):
