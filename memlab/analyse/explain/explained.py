@@ -184,15 +184,15 @@ def doubts(record: Record, ranks: Sequence[Explained] = ()) -> Iterator[str]:
     Only a command's traces lie beside its record: they are made again for memlab's own training, by the code that
     explains them. The same trace replayed by the same code has the same peak, to the byte.
     """
-    of_command = bool(record.command)
-    again = "Predict the command again." if of_command else "Predict it again."
+    again, explained, recorded = "Predict it again.", "what this code predicts is explained", {}
+    if record.command:
+        again, explained = "Predict the command again.", "its traces are explained as they are"
+        recorded = {result["rank"]: result["peak_allocated_bytes"] for result in record.ranks}
     if record.environment.get("predictor") != code_digest():
-        explained = "its traces are explained as they are" if of_command else "what this code predicts is explained"
         yield f"other code of memlab made this prediction; {explained}. {again}"
-    recorded = {result["rank"]: result["peak_allocated_bytes"] for result in record.ranks}
     for rank in ranks:
         known = recorded.get(rank.rank)
-        if of_command and known not in (None, rank.peak.allocated):
+        if known not in (None, rank.peak.allocated):
             yield (
                 f"the trace of rank {rank.rank} has a peak of {rank.peak.allocated:,} bytes of allocated memory, and "
                 f"the record has one of {known:,}: they are of two predictions. {again}"

@@ -14,7 +14,7 @@ from memlab.planner.changes import Change
 from memlab.prediction.memory.ledger import SLACK, by_kind
 from memlab.prediction.memory.rank_results import gpu_memory, needs
 from memlab.prediction.time.calibrate import calibrations_of
-from memlab.prediction.time.step_time import StepTime, predict_step_time, predict_steps
+from memlab.prediction.time.step_time import StepTime, predict_step_time
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,7 @@ def needs_of(run: PredictedRun) -> NeededPeaks:
     found = needs(config, list(run.traces.values()), calibrations.host)
     explained = {number: partial(explain_prediction, config, trace, UNLIMITED) for number, trace in run.traces.items()}
     rank = fullest(explain_ranks(explained)[0])
-    step = (
-        predict_steps(config, run.traces, calibrations.step)[1]
-        if config.is_command
-        else predict_step_time(config, run.traces, calibrations.step)
-    )
+    step = predict_step_time(config, run.traces, calibrations.step)
     reserved = found.used - gpu_memory(config, run.traces.values()).outside
     return NeededPeaks(rank.peak.allocated, reserved, found.used, found.host, found.verdict, step, rank)
 

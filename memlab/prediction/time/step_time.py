@@ -69,8 +69,10 @@ class StepTime:
 def predict_step_time(config: Config, traces: Traces, calibration: Calibration | None) -> StepTime | None:
     """Predict the step time; ``None`` where the hardware entry lacks speeds or the work of the step is unknown.
 
-    ``calibration``: ``None`` gives the lower bound.
+    ``calibration``: ``None`` gives the lower bound. Steps of a command may differ: the time is that of its usual ones.
     """
+    if config.is_command:
+        return predict_steps(config, traces, calibration)[1]
     if not has_clocks(config, traces.values()):
         return None
     bound = step_seconds(config, traces, LOWER_BOUND)
