@@ -73,8 +73,7 @@ class ChangedCommands:
             raise MemlabError(f"{folder}: the record has no facts about the script of this command. Predict it again.")
         if (ran_in := (facts.get("script") or {}).get("cwd")) and Path(ran_in) != Path.cwd():
             raise MemlabError(f"The command ran in {ran_in}: call memlab explain --remedies in that folder.")
-        self._command = record.command
-        self.changes = possible_changes(self._command["words"], record, facts, record.config.hardware.gpus)
+        self.changes = possible_changes(record.command["words"], record, facts, record.config.hardware.gpus)
 
     @cached_property
     def base(self) -> TracedCommand:
@@ -85,7 +84,7 @@ class ChangedCommands:
             return self._from_folder(found)
         self._on_progress("predicting the command as it is", 0, 1)
         with tempfile.TemporaryDirectory(prefix="memlab-base-") as scratch:
-            return self._trace(self._command["words"], RunFolder(scratch))
+            return self._trace(self._record.command["words"], RunFolder(scratch))
 
     def predict(self, chosen: Sequence[Change]) -> Iterator[PredictedRun | str]:
         for number, change in enumerate(chosen):
@@ -94,21 +93,21 @@ class ChangedCommands:
 
     def _trace(self, words: Sequence[str], folder: RunFolder) -> TracedCommand:
         """Run words of the command on the GPUs of the record, with the allocator's settings of the record."""
-        config = self._record.config
-        run = CommandRun(words, config.hardware, self._environ, self._command.get("steps"))
+        config, steps = self._record.config, self._record.command.get("steps")
+        run = CommandRun(words, config.hardware, self._environ, steps)
         return replace(traced_command(run, folder), allocator_conf=config.allocator.conf)
 
     def _from_folder(self, traces: Traces) -> TracedCommand:
         record = self._record
         return TracedCommand(
-            self._command["words"],
-            self._command.get("steps"),
+            record.command["words"],
+            record.command.get("steps"),
             record.config.hardware,
             traces,
             {rank["rank"]: rank for rank in record.ranks if rank["rank"] in traces},
             {rank: read_rows(self._folder.step_rows(rank)) for rank in traces},
             record.timing["total_s"],
-            self._command["effects"],
+            record.command["effects"],
             record.config.allocator.conf,
         )
 

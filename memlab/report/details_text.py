@@ -57,8 +57,7 @@ def show_answer(record: Record, folder: RunFolder, out: Console, everything: boo
 
 def show_predicted_changes(record: Record, out: Console) -> None:
     """Print the predicted changes of a command, if the record has any."""
-    changes = record.command.get("changes")
-    if not changes:
+    if not (changes := record.command.get("changes")):
         return
     if changes["tried"]:
         show_changes(_outcome(changes["base"]), [_change(one) for one in changes["tried"]], out)
@@ -204,8 +203,7 @@ SHOWN, IN_RECORD = 3, " (record.json has all)"
 
 def effects_sentences(record: Record) -> list[str]:
     """Write what the command's code was kept from, for a prediction of a command; nothing for any other run."""
-    effects = record.command.get("effects")
-    if not effects:
+    if not (effects := record.command.get("effects")):
         return []
     network = "the network was open" if effects["network"] else "the network was closed"
     return [

@@ -72,8 +72,7 @@ def _remarks(record: Record) -> Iterator[str]:
         yield f"Ranks {verdict_text.ranges(sharers)} all use {gpu}, and share its memory: {SET_DEVICE}."
     if (early := record.command.get("ended_early")) and record.status == "ok":
         yield early_end(early)
-    growth = record.command.get("growth")
-    if growth:
+    if growth := record.command.get("growth"):
         yield verdict_text.growth_sentence(growth)
     missing = shortcomings(record)
     if missing:

@@ -93,10 +93,6 @@ def compare(folder: RunFolder, predicted: RunFolder | None = None) -> TimeCompar
         if other.source != PREDICTED:
             raise RecordError(f"{predicted}: measured. --time compares a measured run with a prediction.")
         return TimeComparison(found, usual, *_predicted(predicted, other))
-    if record.command:
-        return TimeComparison(
-            found, usual, None, "memlab does not run a command again: name the folder of its prediction"
-        )
     return TimeComparison(found, usual, *_predicted(folder, record))
 
 
@@ -151,6 +147,8 @@ def _basis(config: Config, calibration: Calibration | None) -> Basis:
 def _predicted(folder: RunFolder, record: Record) -> tuple[StepByKind | None, str]:
     """Return the predicted step of rank 0, or why there is none."""
     config = record.config
+    if record.command and record.source != PREDICTED:
+        return None, "memlab does not run a command again: name the folder of its prediction"
     if reasons := unpredictable(config):
         return None, "; ".join(reasons)
     try:

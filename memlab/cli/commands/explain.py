@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         runs = [explain(folder, arguments.rank) for folder in folders]
     except RecordError:
-        for command in (folder.read_record().command for folder in folders):
-            if growth := command.get("growth"):  # the meters saw it, without a history
+        for folder in folders:
+            if growth := folder.read_record().command.get("growth"):  # the meters saw it, without a history
                 say(f"- {growth_sentence(growth)}", console())
         raise
     for problem in chain.from_iterable(run.problems for run in runs):
