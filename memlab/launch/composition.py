@@ -40,7 +40,7 @@ def composition(plan: Plan, words: Sequence[str] = ()) -> dict[str, Any]:
       and ``{master_port}`` stand for what a run fills in. ``None`` for several nodes without hostfile or launcher.
     """
     config = plan.config
-    line, given = list(words) or _command(plan), template(config).places
+    launched, given = list(words) or _command(plan), template(config).places
     told = overrides_of(plan.choices, plan.to_json()["config"])
     return {
         "words": [word for line in told for word in shlex.split(line)],
@@ -49,7 +49,7 @@ def composition(plan: Plan, words: Sequence[str] = ()) -> dict[str, Any]:
         "deepspeed": plan.deepspeed if DEEPSPEED_JSON in given else None,
         "training_args": plan.training_args if TRAINING_ARGS in given else None,
         "environment": command_environment(config, {}) if config.is_command else plan.environment,
-        "command": line,
+        "command": launched,
     }
 
 

@@ -88,3 +88,10 @@ def test_a_run_of_results_keeps_its_name_although_prices_are_by_gpu_now(name):
     records = [RunFolder(file.parent).read_record() for file in (TESTS.parent / "results" / name).glob("*/record.json")]
     assert records
     assert [record.run_id.rpartition("-")[2] for record in records] == [config_hash(each.config) for each in records]
+
+
+@pytest.mark.parametrize("command", [{}, {"words": ["train"]}])
+def test_a_run_of_memlabs_own_training_has_an_empty_command_and_null_in_its_file(record, folder, command):
+    folder.finish(record(command=command))
+    assert folder.read_record().command == command
+    assert json.loads((folder.path / "record.json").read_text())["command"] == (command or None)

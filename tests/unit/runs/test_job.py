@@ -6,7 +6,7 @@ from memlab.core.plan import engine_key
 from memlab.core.record import STATUSES
 from memlab.files.json_file import read_json
 from memlab.runs.folder import RunFolder
-from memlab.runs.job import Job
+from memlab.runs.job import Job, by_kind
 from memlab.system.machine import Machine
 
 CPU = Machine()
@@ -59,6 +59,12 @@ def test_the_record_of_another_configuration_is_not_its_own(job):
 def test_what_may_share_a_launch_and_what_is_a_repeat(job, changes, same_engine, same_subject):
     assert (engine_key(job(changes).config) == engine_key(job().config)) is same_engine
     assert (job(changes).subject_key == job().subject_key) is same_subject
+
+
+def test_jobs_of_commands_come_after_those_of_memlabs_own_training(job):
+    command = {"training.loop": "command", "training.command": "train"}
+    own, first, second = job(), job(command), job({**command, "seed": 1})
+    assert by_kind([first, own, second]) == [[own], [first, second]] and by_kind([second]) == [[second]]
 
 
 def test_its_size_is_the_tokens_of_a_forward_pass(job):
