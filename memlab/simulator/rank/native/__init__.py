@@ -88,5 +88,6 @@ def keep(new: Path, folder: Path) -> None:
 
 
 def _build(library: Path, torch: Path) -> None:
-    places = (f"-I{torch / 'include'}", f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}")
+    own = SOURCE.with_name("include")  # before torch's
+    places = (f"-I{own}", f"-I{torch / 'include'}", f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}")
     build(SOURCE, library, ("-O1", *places, "-lc10", "-ltorch_cpu"), _COMPILE_S, f" for torch {version('torch')}")

@@ -5,7 +5,6 @@
 //
 // Where a member has no `override`, some supported torch has no such virtual function; there the member is unused.
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
