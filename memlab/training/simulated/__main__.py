@@ -5,6 +5,7 @@ each trace.
 Tracing has its own process, because the simulated GPUs and the changes to torch cannot be undone.
 """
 
+import gc
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from memlab.simulator.rank import native
 from memlab.training.simulated.shadow_process import Request
 
 if __name__ == "__main__":
+    gc.disable()  # until all is imported: Python would spend a fifth of this time on a search for garbage
     library = native.load(cache_folder("native"))
     from memlab.simulator.rank import device
     from memlab.training.simulated import run  # they import torch

@@ -45,6 +45,7 @@ def trace_all(request: Request) -> int:
     import transformers.trainer  # noqa: F401
 
     gc.freeze()  # forks then share the memory of imported modules
+    gc.enable()
     cores = Cores(Path(request.folder))
     waiting, running, parent = deque(request.starts), 0, os.getppid()
     while waiting or running:
