@@ -42,6 +42,7 @@ def code_digest(folders: tuple[str, ...] = OF_PREDICTIONS) -> str:
     return kept.read_text()
 
 
+@cache  # two digests have most modules in common
 def code_of(source: bytes) -> bytes:
     """Return the syntax tree of a module without its docstrings."""
     tree = ast.parse(source)
