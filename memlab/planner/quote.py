@@ -8,7 +8,6 @@ from memlab.core.basis import EXACT, Basis
 from memlab.core.config import Sweep
 from memlab.core.plan import make_plan
 from memlab.core.record import DOES_NOT_FIT
-from memlab.planner.command_sweep import predictor_of
 from memlab.planner.search import Progress
 from memlab.prediction.not_predicted import unpredictable
 from memlab.runs.job import Job, by_kind
@@ -84,6 +83,8 @@ def quote(launches: Sequence[Sequence[Job]], prune: bool, on_progress: Progress)
 
 def _predicted(jobs: Sequence[Job], on_progress: Progress) -> dict[str, QuotedPoint]:
     """Return folder -> prediction. Repeats of an experiment share one."""
+    from memlab.planner.command_sweep import predictor_of  # here, because few runs ask for a quote
+
     found: dict[str, tuple[Mapping[str, Any], Basis]] = {}
     for of_kind in by_kind(job for job in jobs if not unpredictable(job.config)):
         keys = {

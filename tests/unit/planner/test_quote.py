@@ -13,7 +13,7 @@ from rich.console import Console
 
 from memlab.core.basis import BOUND, CALIBRATED, Basis
 from memlab.core.config import Sweep
-from memlab.planner import quote as module
+from memlab.planner import command_sweep
 from memlab.planner.quote import LAUNCH_S, POINT_S, quote
 from memlab.report.sweep_text import show_preview, show_quote
 from memlab.runs.folder import RunFolder
@@ -44,7 +44,7 @@ def predicted(monkeypatch):
         return [summary(plan) for plan in asked]
 
     one = SimpleNamespace(prepare=lambda asked: None, outlooks=summaries)
-    monkeypatch.setattr(module, "predictor_of", lambda config, on_progress: nullcontext(one))
+    monkeypatch.setattr(command_sweep, "predictor_of", lambda config, on_progress: nullcontext(one))
     known.plans = plans
     return known
 
