@@ -1,6 +1,7 @@
 """The two entry points: ``python launch.py`` (one experiment or a sweep, with Hydra) and ``memlab COMMAND``."""
 
 import argparse
+import atexit
 import gc
 import importlib
 import keyword
@@ -142,6 +143,7 @@ def guarded(function: Callable[[], int | None]) -> int:
         if getattr(sys, name) is None:  # closed by the caller, as with >&-
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    atexit.register(gc.freeze)  # else Python searches everything once more before it ends
     try:
         return function() or 0
     except MemlabError as error:
