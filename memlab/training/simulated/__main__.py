@@ -6,6 +6,7 @@ Tracing has its own process, because the simulated GPUs and the changes to torch
 """
 
 import gc
+import os
 import sys
 from pathlib import Path
 
@@ -20,4 +21,5 @@ if __name__ == "__main__":
     from memlab.training.simulated import run  # they import torch
 
     device.start(library)
-    sys.exit(run.trace_all(Request.load(Path(sys.argv[1]))))
+    run.trace_all(Request.load(Path(sys.argv[1])))
+    os._exit(0)  # memlab waits for this end, and what torch cleans up first takes 0.4 s

@@ -35,7 +35,7 @@ from memlab.training.simulated.shadow_process import EngineStart, Request, varia
 POLL_S = 0.02
 
 
-def trace_all(request: Request) -> int:
+def trace_all(request: Request) -> None:
     """Run every task, as many at a time as there are cores. A failed task leaves a log, but no trace."""
     warnings.simplefilter("ignore")
     patches.install()
@@ -60,7 +60,6 @@ def trace_all(request: Request) -> int:
     if os.getpgrp() == os.getpid():  # end the points whose engine start died before them
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
-    return 0
 
 
 class Cores:
