@@ -38,7 +38,7 @@ from memlab.report.plan_text import PlanProgress
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
 from memlab.report.text import console
 from memlab.runs.folder import RunFolder, SweepFolder
-from memlab.runs.job import Job, JobResult, Schedule, SweepObserver, by_kind, check_folders, is_complete, unique
+from memlab.runs.job import Job, JobResult, Schedule, SweepObserver, check_folders, is_complete, unique
 from memlab.system.machine import detect
 from memlab.system.signals import interrupt
 
