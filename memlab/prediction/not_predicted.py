@@ -21,8 +21,13 @@ LIMITS = (
     ),
     Rule(
         lambda c: optimizer_package(c) == "torchao",
-        "torchao compiles the steps of its optimizers (torch.compile), and what the compiler keeps is not predicted",
+        "torchao compiles the steps of its optimizers for tensors of its own, which has not been tried",
         "optimizer=adamw_8bit",
+    ),
+    Rule(
+        lambda c: bool(c.training_args.get("torch_compile")),
+        "several lengths are traced in one process, where the compiler would take later ones as dynamic",
+        "memlab predict -- COMMAND with your training script, or training_args.torch_compile=false",
     ),
     Rule(
         lambda c: c.optimizer.source == "deepspeed" and c.optimizer.name.lower() == "lamb",

@@ -1,5 +1,6 @@
 """Which kernel attention gets, and its scratch memory, against what memory histories of GPUs show."""
 
+import functools
 from types import SimpleNamespace
 
 import pytest
@@ -51,12 +52,12 @@ def test_the_efficient_kernel_takes_sums_of_products_then_parts_of_the_query_gra
 )
 def test_who_shares_key_heads_has_to_say_so(gpu, key_heads, enable_gqa, kernel):
     query, key = (torch.empty(1, count, 64, 64, dtype=torch.bfloat16, device="meta") for count in (32, key_heads))
-    assert attention._Sdpa(gpu_model(gpu)).choose(query, key, key, None, enable_gqa) == kernel
+    assert attention.choose(gpu_model(gpu), query, key, key, None, enable_gqa) == kernel
 
 
 def test_fused_kernels_need_rows_of_neighbours_and_cudnn_a_mask_without_gradient():
     """``check_last_dim_stride_equals_1_dense`` and ``check_attn_mask_shape`` in torch's ``sdp_utils_cpp.h``."""
-    choose = attention._Sdpa(gpu_model("NVIDIA H200")).choose
+    choose = functools.partial(attention.choose, gpu_model("NVIDIA H200"))
     query = torch.empty(2, 16, 64, 64, dtype=torch.bfloat16, device="meta")
     bias = torch.empty(2, 16, 64, 64, dtype=torch.bfloat16, device="meta")
     assert choose(query, query, query, bias, False) == "cudnn"

@@ -44,7 +44,7 @@ def test_a_script_with_ddp_is_predicted_by_phase_and_for_both_ranks(tmp_path):
     assert [row["phase"] for row in record.steps["rows"]] == ["optimizer_step"] * 2
     assert [row["samples"] for row in record.steps["rows"]] == [8, 8]  # of both ranks
     assert record.summary["verdict"] == "fits" and len(record.steps["seconds"]) == 1  # of the second step
-    assert [Path(line.split()[2]).name for line in record.command["assumed"]] == ["ddp.py:44"]
+    assert [Path(line.split()[2]).name for line in record.command["assumed"]] == ["ddp.py:47"]
     assert record.ranks[0]["attached"]["meter_errors"] == []
     assert record.ranks[0]["host_probe"] is None, "its operators would be counted as the script's"
 

@@ -44,7 +44,10 @@ class Assumptions:
         sentence = f"{expression} at {place}{caller} was taken {taken}"
         if may_be_a_size:
             self.of_sizes[frame.f_code] = sentence
-        sentence += DECIDED if decides else ""
+        self.add(sentence + (DECIDED if decides else ""))
+
+    def add(self, sentence: str) -> None:
+        """Count a sentence about what was taken for granted."""
         self._assumed[sentence] = self._assumed.get(sentence, 0) + 1
 
 

@@ -94,15 +94,12 @@ class Recorder(TorchDispatchMode):
         return True  # the compiler switches the mode off while it compiles
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if _compiling() is None:
-            return self._answered(func, types, args, kwargs)
-        before = _compile_by(None)  # between compiled graphs: what memlab runs shall not be compiled
-        try:
-            return self._answered(func, types, args, kwargs)
-        finally:
-            _compile_by(before)
-
-    def _answered(self, func, types, args=(), kwargs=None):
+        if _compiling() is not None:  # between compiled graphs: what memlab runs shall not be compiled
+            before = _compile_by(None)
+            try:
+                return self.__torch_dispatch__(func, types, args, kwargs)
+            finally:
+                _compile_by(before)
         if isinstance(func, HigherOrderOperator):
             if func.name() != _WITH_RANDOM_STATE:
                 raise UnpredictableError(f"the operator {func} is not predicted")

@@ -5,7 +5,7 @@ memory for the simulated device. This module makes CUDA's choice instead. The ke
 outputs and saved tensors. Source: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` of PyTorch 2.11.
 """
 
-import functools
+from collections.abc import Callable
 from types import ModuleType
 
 import torch
@@ -37,13 +37,7 @@ beyond the tensors of cudnn-frontend."""
 
 def stand_in(gpu: GpuModel) -> StandIn:
     def choose_kernels(functional: ModuleType, recorder: Recorder) -> None:
-        sdpa = _Sdpa(gpu)
-
-        @functools.wraps(_MATH)
-        def scaled_dot_product_attention(*args, **options):  # a function, as the compiler expects
-            return sdpa(*args, **options)
-
-        functional.scaled_dot_product_attention = scaled_dot_product_attention
+        functional.scaled_dot_product_attention = attention_on(gpu)
         # Whole layers in one operator, in evaluation alone: the layers themselves need a little more memory.
         torch.backends.mha.set_fastpath_enabled(False)
 
@@ -111,20 +105,18 @@ def _backward_flops(grad_out: Shape, query: Shape, key: Shape, value: Shape) -> 
     return 2 * batch * heads * tokens * key[2] * (3 * head + 2 * value[3])
 
 
-class _Sdpa:
-    """``torch.nn.functional.scaled_dot_product_attention`` on a GPU of one model."""
+def attention_on(gpu: GpuModel) -> Callable[..., torch.Tensor]:
+    """Return ``torch.nn.functional.scaled_dot_product_attention`` for GPUs of one model.
 
-    __name__ = _MATH.__name__  # by which context parallelism replaces the function
+    It is a function with the name by which the compiler and context parallelism know it.
+    """
 
-    def __init__(self, gpu: GpuModel):
-        self.gpu = gpu
-
-    def __call__(
-        self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+    def scaled_dot_product_attention(
+        query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
     ) -> torch.Tensor:
         if device.is_on(query):
             query, key, value, attn_mask = map(_as_autocast_would, (query, key, value, attn_mask))
-            kernel = self.choose(query, key, value, attn_mask, enable_gqa)
+            kernel = choose(gpu, query, key, value, attn_mask, enable_gqa)
         else:
             kernel = "math"
         if kernel == "math":
@@ -146,20 +138,24 @@ class _Sdpa:
             bias = aligned(bias).expand(*query.shape[:3], key.shape[2])
         return op(query, key, value, bias, trains, dropout_p, is_causal, scale=scale)[0]
 
-    def choose(self, query, key, value, mask: torch.Tensor | None, enable_gqa: bool) -> str:
-        if not enable_gqa and not query.shape[:2] == key.shape[:2] == value.shape[:2]:
-            return "math"  # fused kernels do not broadcast: sdp_utils_cpp.h, check_batch_size_and_num_heads_dense
-        if any(tensor.stride(-1) != 1 for tensor in (query, key, value, mask) if tensor is not None):
-            return "math"  # T5's position bias, for example: sdp_utils_cpp.h, check_last_dim_stride_equals_1_dense
-        half, head, value_head = query.dtype in _HALF, query.shape[-1], value.shape[-1]
-        trained_mask = mask is not None and mask.requires_grad  # sdp_utils_cpp.h, check_attn_mask_shape
-        fits_cudnn = half and head <= 128 and head % 8 == 0 and query.shape[2] > 1 and not trained_mask
-        if self.gpu.prefers_cudnn_attention and fits_cudnn:
-            return "cudnn"
-        if self.gpu.capability >= (8, 0) and half and mask is None and head == value_head <= 256:
-            return "flash"
-        shares_keys = key.shape[1] < query.shape[1]  # flash and cuDNN support this
-        return "efficient" if head % (8 if half else 4) == 0 and not shares_keys else "math"
+    return scaled_dot_product_attention
+
+
+def choose(gpu: GpuModel, query, key, value, mask: torch.Tensor | None, enable_gqa: bool) -> str:
+    """Return the kernel that computes attention: ``cudnn``, ``flash``, ``efficient`` or ``math``."""
+    if not enable_gqa and not query.shape[:2] == key.shape[:2] == value.shape[:2]:
+        return "math"  # fused kernels do not broadcast: sdp_utils_cpp.h, check_batch_size_and_num_heads_dense
+    if any(tensor.stride(-1) != 1 for tensor in (query, key, value, mask) if tensor is not None):
+        return "math"  # T5's position bias, for example: sdp_utils_cpp.h, check_last_dim_stride_equals_1_dense
+    half, head, value_head = query.dtype in _HALF, query.shape[-1], value.shape[-1]
+    trained_mask = mask is not None and mask.requires_grad  # sdp_utils_cpp.h, check_attn_mask_shape
+    fits_cudnn = half and head <= 128 and head % 8 == 0 and query.shape[2] > 1 and not trained_mask
+    if gpu.prefers_cudnn_attention and fits_cudnn:
+        return "cudnn"
+    if gpu.capability >= (8, 0) and half and mask is None and head == value_head <= 256:
+        return "flash"
+    shares_keys = key.shape[1] < query.shape[1]  # flash and cuDNN support this
+    return "efficient" if head % (8 if half else 4) == 0 and not shares_keys else "math"
 
 
 def _as_autocast_would(tensor: torch.Tensor | None) -> torch.Tensor | None:

@@ -49,6 +49,7 @@ def stand_in(gpu: GpuModel) -> StandIn:
 
     changes = {
         "torch._C._dynamo.guards": _buffers,
+        "torch._dynamo.device_interface": _devices,
         "torch._dynamo.eval_frame": _without_global_hooks,
         "torch._dynamo.trace_rules": _memlab_is_not_compiled,
         "torch._dynamo.variables.optimizer": _states_of_optimizers,
@@ -118,6 +119,11 @@ def _check(backend: Any) -> None:
 
 _PLACES: dict[str, dict[str, str]] = {
     "torch._C._dynamo.guards": {"_empty_strided_cuda": "", "_reinterpret_tensor": ""},
+    "torch._dynamo.device_interface": {
+        "CudaInterface.exchange_device": "",
+        "CudaInterface.maybe_exchange_device": "",
+        "CudaInterface.get_raw_stream": "",
+    },
     "torch._dynamo.eval_frame": {"_TorchDynamoContext.__call__": "self fn"},
     "torch._dynamo.trace_rules": {"SKIP_DIRS": "", "_recompile_re": "", "_allowed_callable_ids": ""},
     "torch._dynamo.variables.optimizer": {"OptimizerVariable.call_method": "self tx name args kwargs"},
@@ -126,6 +132,7 @@ _PLACES: dict[str, dict[str, str]] = {
     "torch._inductor.config": {
         "compile_threads": "",
         "autotune_local_cache": "",
+        "unsafe_marked_cacheable_functions": "",
         "triton.cudagraphs": "",
         "max_autotune": "",
     },
@@ -196,6 +203,14 @@ def _without_global_hooks(eval_frame: ModuleType, recorder: Recorder) -> None:
     context.__call__ = call
 
 
+def _devices(device_interface: ModuleType, recorder: Recorder) -> None:
+    """Use simulated GPUs also where the compiler was imported before memlab changed torch, as by TORCH_LOGS."""
+    interface = device_interface.CudaInterface
+    interface.exchange_device = staticmethod(torch.cuda._exchange_device)
+    interface.maybe_exchange_device = staticmethod(torch.cuda._maybe_exchange_device)
+    interface.get_raw_stream = staticmethod(device.current_stream)
+
+
 def _memlab_is_not_compiled(trace_rules: ModuleType, recorder: Recorder) -> None:
     """Compile none of memlab's functions. Attention becomes a node of the graph, which chooses its kernel later."""
     trace_rules.SKIP_DIRS.append(f"{Path(memlab.__file__).parent}/")
@@ -261,6 +276,8 @@ def _in_this_process(config: ModuleType, recorder: Recorder) -> None:
     of kernels: each prediction is of a first run, which looks for them."""
     graph_cache.use()
     config.compile_threads, config.autotune_local_cache = 1, False
+    changed = (torch.nn.functional.scaled_dot_product_attention, torch.tensor, torch.as_tensor, torch.asarray)
+    config.unsafe_marked_cacheable_functions |= {f"{each.__module__}.{each.__name__}": "" for each in changed}
 
 
 def _no_constants_on_the_gpu(fake_tensor: ModuleType, recorder: Recorder) -> None:
@@ -298,11 +315,11 @@ def _padding(pad_mm: ModuleType, recorder: Recorder) -> None:
     """
     from torch._inductor.codecache import FxGraphCache
 
-    keep, measured = FxGraphCache._save_graph, []
+    keep = FxGraphCache._save_graph
+    measured: list[bool] = []
 
     @contextmanager
     def recorded() -> Iterator[None]:
-        measured.append(True)
         with _disable_current_modes(), recorder:
             yield
 
@@ -312,7 +329,13 @@ def _padding(pad_mm: ModuleType, recorder: Recorder) -> None:
         measured.clear()
 
     FxGraphCache._save_graph = staticmethod(keep_unless_measured)
-    pad_mm.no_dispatch, pad_mm.is_padded_faster = recorded, lambda *args: True
+
+    def is_faster(*args: Any) -> bool:
+        measured.append(True)
+        recorder.assumptions.add("a compiled matrix product with padded sizes was taken as faster")
+        return True
+
+    pad_mm.no_dispatch, pad_mm.is_padded_faster = recorded, is_faster
 
 
 def _triton_sees_the_gpu(backends: ModuleType, gpu: GpuModel) -> None:
