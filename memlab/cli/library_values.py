@@ -127,8 +127,8 @@ def _check_free(library: str, config: Config, composed: dict[str, Any]) -> None:
     for path, value in flat(getattr(config, library), ALL_LEVELS).items():
         if word := _word_of_a_group(f"{library}.{path}", value):
             raise ConfigError(f"'{library}.{path}' is {_key_of(word)} here: {word}.")
-        is_set = path not in ONLY_A_DEFAULT and set_by_groups.get(path) not in (None, {})
-        why = _why_kept_out(path) or ("memlab sets it, by the groups" if is_set else None)
+        is_set_by_groups = path not in ONLY_A_DEFAULT and set_by_groups.get(path) not in (None, {})
+        why = _why_kept_out(path) or ("memlab sets it, by the groups" if is_set_by_groups else None)
         if why and not config.is_command:
             raise ConfigError(f"'{library}.{path}' cannot be set: {why}. Leave it out.")
         if path.startswith("optimizer.") and "optimizer" not in composed:

@@ -36,8 +36,8 @@ COMMANDS = {
 """Sub-command -> help text. Each sub-command is a module of memlab.cli.commands, imported only when it is used."""
 
 YOUNG_OBJECTS = 50_000
-"""New objects after which Python looks for garbage in reference cycles, instead of 700: traces and rows are many
-objects without cycles, and looking through them takes a fifth of the time of a prediction that traces nothing."""
+"""New objects after which Python looks for garbage in reference cycles, instead of some hundreds: traces and rows are
+many objects without cycles, and looking through them takes a fifth of the time of a prediction that traces nothing."""
 
 INTERRUPTED = 130  # the exit code that shells report for a process ended by Ctrl-C
 

@@ -72,7 +72,7 @@ class Template:
 
 
 OF_OWN_TRAINING = Template((), frozenset({DEEPSPEED_JSON, TRAINING_ARGS, PORT}))
-"""memlab's own training has no words, and gets these."""
+"""memlab's own training has no command, but gets these three."""
 
 
 def parse(command: str) -> Template:

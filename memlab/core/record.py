@@ -230,7 +230,8 @@ class Record:
     unknown_config: list[Name] = field(default_factory=list)
     """Groups and dotted keys of ``config`` that could not be found out. The file lacks them; here they are defaults."""
     command: Annotated[dict[str, Any], PlainOf(Command | None)] = field(default_factory=dict)
-    """Of a run with ``training=command``; empty for memlab's own training, where the file has ``null``."""
+    """Of a run with ``training=command``. Empty for a point that did not run, and for memlab's own training: the file
+    has ``null``."""
     schema_version: int = SCHEMA_VERSION
 
     @property

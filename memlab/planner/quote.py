@@ -43,7 +43,7 @@ class QuotedPoint:
         return "the hardware entry lacks speeds" if self.fits and "step_seconds_mean" not in self.summary else None
 
     @property
-    def launch(self) -> Range:
+    def launch_seconds(self) -> Range:
         """The time of a launch beside its points; of a command it is not known."""
         return (0.0, None) if self.job.config.is_command else LAUNCH_S
 
@@ -71,7 +71,7 @@ def quote(launches: Sequence[Sequence[Job]], prune: bool, on_progress: Progress)
     """Predict the points of these launches and add up their times. ``prune``: as ``sweep.prune``."""
     points = _predicted([job for launch in launches for job in launch], on_progress)
     started = list(_started(launches, points, prune))
-    seconds = [_sum([launch[0].launch, *(point.seconds for point in launch)]) for launch in started]
+    seconds = [_sum([launch[0].launch_seconds, *(point.seconds for point in launch)]) for launch in started]
     prices = [launch[0].job.config.hardware.total_usd_per_hour for launch in started]
     usd = [
         (low * price / 3600, high and high * price / 3600)

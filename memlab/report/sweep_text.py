@@ -111,9 +111,9 @@ def _rests_on(quote: Quote) -> Iterator[str]:
         reason = f" ({basis.reason})" if basis.reason else ""
         known = "a lower bound" if basis.is_bound else f"calibrated, ± {units.percent(basis.error or 0.0)}"
         yield f"Step time of {units.counted(count, 'point')}: {known}{reason}."
-    if any(point.launch == LAUNCH_S for point in timed):
+    if any(point.launch_seconds == LAUNCH_S for point in timed):
         yield f"Beside its points a launch takes {LAUNCH_S[0]:.0f} to {LAUNCH_S[1]:.0f} s, as measured on H200s."
-    if any(None in point.launch for point in quote.points):
+    if any(point.job.config.is_command for point in quote.points):
         yield "Not counted: how long a command takes to start."
     for reason, count in Counter(point.missing for point in quote.points if point.missing).items():
         yield f"Not counted: {units.counted(count, 'point')} ({reason})."

@@ -237,7 +237,7 @@ def _facts(plan: Plan, machine: Machine) -> list[Any]:
         machine.driver,
         [gpu.name for gpu in machine.gpus[: plan.ranks_per_node]],
         {name: value for name, value in inherited_variables().items() if name != "CUDA_DEVICE_ORDER"},
-        *(_digests(plan.config) if plan.config.training.loop == "command" else []),
+        *(_digests(plan.config) if plan.config.is_command else []),
     ]
 
 

@@ -44,7 +44,7 @@ def trace_all(request: Request) -> None:
     import deepspeed.runtime.engine
     import transformers.trainer  # noqa: F401
 
-    # The engine would load Inductor for its compiler, which no prediction uses: 0.9 s for each start of the engine.
+    # The engine would load Inductor for DeepSpeed's own compiler, which own training never uses: 0.9 s a start.
     deepspeed.runtime.engine.is_deepcompile_supported = lambda: False
     gc.freeze()  # forks then share the memory of imported modules
     gc.enable()

@@ -20,6 +20,7 @@ from memlab.files.native_library import NativeLibraryError, build
 from memlab.files.regular_file import read_regular
 
 SOURCE = Path(__file__).with_name("guard.cpp")
+HEADERS = SOURCE.with_name("include")  # in place of torch's
 
 RECORD, STREAM_WAITS, HOST_WAITS_FOR_EVENT, HOST_WAITS = range(4)
 """Kinds of reports of the library about events and waits; the same numbers as ``What`` in guard.cpp."""
@@ -59,7 +60,8 @@ def load(folder: Path, new: Path | None = None) -> ctypes.CDLL:
         raise NativeLibraryError("The simulated CUDA device must be loaded before torch is imported.")
     spec: Any = find_spec("torch")  # which is about to be imported
     torch = Path(spec.origin).parent
-    digest = hashlib.sha256(SOURCE.read_bytes() + str(torch).encode()).hexdigest()[:16]
+    read = b"".join(file.read_bytes() for file in (SOURCE, *sorted(HEADERS.rglob("*.h"))))
+    digest = hashlib.sha256(read + str(torch).encode()).hexdigest()[:16]
     name = f"cuda-torch{version('torch')}-{digest}.so"
     library = folder / name
     if not library.exists():
@@ -88,6 +90,5 @@ def keep(new: Path, folder: Path) -> None:
 
 
 def _build(library: Path, torch: Path) -> None:
-    own = SOURCE.with_name("include")  # before torch's
-    places = (f"-I{own}", f"-I{torch / 'include'}", f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}")
+    places = (f"-I{HEADERS}", f"-I{torch / 'include'}", f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}")
     build(SOURCE, library, ("-O1", *places, "-lc10", "-ltorch_cpu"), _COMPILE_S, f" for torch {version('torch')}")
