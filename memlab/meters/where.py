@@ -4,6 +4,7 @@ import functools
 import os
 import sys
 import sysconfig
+import tempfile
 from traceback import walk_tb
 from types import FrameType
 
@@ -56,7 +57,8 @@ def user_file(file: str) -> str | None:
 
 def is_generated(file: str) -> bool:
     """Whether torch.compile wrote a file of Python code."""
-    return file.startswith(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or "\0") or "/torchinductor_" in file
+    folder = os.path.join(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or "\0", "")
+    return file.startswith((folder, os.path.join(tempfile.gettempdir(), "torchinductor_")))
 
 
 @functools.cache

@@ -40,7 +40,7 @@ from memlab.simulator.simulation import Node, noted_choices
 from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
 from memlab.system.process_copy import computed_in_a_copy
 from memlab.system.sandbox import NAMESPACES, Sandbox, check_wall
-from memlab.system.sandbox.kept_data import KeptData, keep_graphs
+from memlab.system.sandbox.kept_data import KeptData, graphs_in_use, keep_graphs
 from memlab.system.sandbox.limits import LimitError
 
 HUB = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
@@ -285,7 +285,12 @@ def traced_command(run: CommandRun, folder: RunFolder) -> TracedCommand:
     node = Node(hardware.gpu, hardware.gpus, _check(words, hardware))
     handed_over = folder.own_folder(install.FOLDER)
     data = KeptData(words, environ)
-    with data.layers() as layers, Sandbox(handed_over, environ, below=(data.folder, layers)) as sandbox:
+    graphs = graph_cache.folder()
+    with (
+        graphs_in_use(graphs),
+        data.layers() as layers,
+        Sandbox(handed_over, environ, below=(data.folder, layers)) as sandbox,
+    ):
         variables = {**environ, **offline_variables(sandbox, environ)}
         try:
             simulated = simulate(words, node, folder.path, run.steps, variables, run.other_end, timeout_s, sandbox.run)
@@ -301,7 +306,7 @@ def traced_command(run: CommandRun, folder: RunFolder) -> TracedCommand:
             raise CommandFailed(f"{reason.rstrip('.')}{ITS_OUTPUT}{folder.path / LOG}", effects)
         sources = [each["path"] for rank in meters.values() for each in rank["attached"].get("datasets") or ()]
         data.keep(sandbox.written_in(data.folder), sources)
-        keep_graphs(sandbox.written_in(graph_cache.folder()), graph_cache.folder())
+        keep_graphs(sandbox.written_in(graphs), graphs)
     if (first := meters[min(meters)])["attached"]["world_size"] == 1:  # a process, whose traces are of its GPUs
         gpus = [f"cuda:{trace.gpu}" for trace in simulated.traces.values() if len(simulated.traces) > 1]
         if gpus and first["device"] not in gpus:  # the current one, which has no large tensors

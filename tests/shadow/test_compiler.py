@@ -132,3 +132,78 @@ for tokens in (1024, 512, 768):
 def test_what_the_compiler_cannot_be_followed_in_is_one_line(tmp_path, lines, told):
     with pytest.raises(ShadowError, match=told):
         run(tmp_path, MODEL + lines)
+
+
+def test_what_an_unknown_value_was_written_to_is_unknown(tmp_path):
+    lines = """
+import torch
+
+@torch.compile
+def masked(labels, x):
+    labels.masked_fill_(x.mean(-1) > 0, -100)
+    return (labels != -100).sum()
+
+labels = torch.tensor([1, 2, 3, 4], device="cuda")
+number = masked(labels, torch.randn(4, 1 << 14, device="cuda"))
+print(hasattr(labels.untyped_storage(), "_memlab_values"), hasattr(number.untyped_storage(), "_memlab_values"))
+"""
+    _, printed = run(tmp_path, lines)
+    assert printed.splitlines()[-1] == "False False"
+
+
+def test_a_graph_takes_no_random_numbers_of_the_host(tmp_path):
+    lines = """
+import torch
+
+@torch.compile
+def drawn(x):
+    return torch.randint(0, 1000, (4,), device="cuda"), x * 2
+
+torch.manual_seed(0)
+expected = torch.rand(1).item()
+torch.manual_seed(0)
+drawn(torch.ones(2, device="cuda"))
+print(torch.rand(1).item() == expected)
+"""
+    _, printed = run(tmp_path, lines)
+    assert printed.splitlines()[-1] == "True"
+
+
+def test_a_compiled_function_of_a_library_is_a_part_of_the_graph_of_its_caller(tmp_path):
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "library.py").write_text(
+        "import torch\n@torch.compile\ndef doubled(x): return x * 2\n"
+    )
+    lines = """
+import os, sys, torch
+sys.path.append(os.path.join(os.path.dirname(__file__), "site-packages"))
+from library import doubled
+
+@torch.compile(fullgraph=True)
+def called(x):
+    return doubled(x + 1) * 3
+
+x = torch.ones(1 << 10, device="cuda")
+called(x), doubled(x)
+print("done")
+"""
+    _, printed = run(tmp_path, lines)
+    assert printed.splitlines()[-1] == "done"
+
+
+def test_a_second_prediction_of_padded_products_takes_the_same_memory(tmp_path):
+    lines = """
+import torch
+
+@torch.compile
+def product(bias, a, b):
+    return torch.addmm(bias, a, b)
+
+shapes = ((1023,), (8191, 4095), (4095, 1023))
+product(*(torch.randn(shape, device="cuda", dtype=torch.float16) for shape in shapes))
+print(torch.cuda.max_memory_allocated())
+"""
+    first, second = (run(tmp_path, lines) for _ in range(2))
+    assert first[1].splitlines()[-1] == second[1].splitlines()[-1]
+    assert len(first[0].events) == len(second[0].events)
+    assert "a compiled matrix product with padded sizes was taken as faster" in first[0].assumed

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -18,6 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from memlab.simulator.rank.values import MOST_FLOATS, Values
 
 _UNKNOWN = object()
+
+_CALLS = ("call_function", "call_method")
 
 _FAILS = (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError)
 """What a function raises that the host cannot compute."""
@@ -55,9 +58,12 @@ def with_values(model: GraphModule, values: Values) -> Callable[[Callable[..., A
             out = compiled(*inputs)
             results = [(tree_leaves(out)[place], node) for place, node in wanted.items()]
             lost = [(tensor, node) for node, tensor in zip(given, inputs, strict=True) if _is_index(node)]
+            choice = values.choice_behind(inputs)
             for tensor, node in (*results, *lost):
                 if known.get(node, _UNKNOWN) is not _UNKNOWN and values.of(tensor) is None:
                     values.write(tensor, known[node])
+                    if choice:
+                        values.mark_assumed(tensor, choice)
             return out
 
         return run if needed else compiled
@@ -72,11 +78,14 @@ def _is_index(node: Any) -> bool:
 
 
 def _writes_indices(node: Node) -> bool:
-    """Whether a node changes such a tensor in place."""
-    if not node.all_input_nodes or not _is_index(node.all_input_nodes[0]):
+    """Whether a node may change such a tensor in place."""
+    if node.op not in _CALLS or not any(map(_is_index, node.all_input_nodes)):
         return False
+    if isinstance(node.target, OpOverload):
+        return node.target._schema.is_mutable
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.target in _CHANGES_FIRST or (name.endswith("_") and not name.endswith("__"))
+    is_in_place = node.target in _CHANGES_FIRST or (name.endswith("_") and not name.endswith("__"))
+    return is_in_place or "out" in node.kwargs or isinstance(node.target, HigherOrderOperator)
 
 
 def _behind(nodes: Iterable[Node]) -> set[Node]:
@@ -98,7 +107,10 @@ def _computed(graph: Graph, needed: set[Node], inputs: Mapping[Node, Any], value
     known: dict[Node, Any] = {}
     for node in filter(needed.__contains__, graph.nodes):
         if node not in inputs:
-            known[node] = _result(node, known)
+            with values.choices.own_random_state():
+                known[node] = _result(node, known)
+            if known[node] is _UNKNOWN and _writes_indices(node):
+                _forget(node.all_input_nodes, known)
         elif isinstance(inputs[node], torch.Tensor):
             value = values.of(inputs[node])
             with _disable_current_modes():
@@ -108,11 +120,28 @@ def _computed(graph: Graph, needed: set[Node], inputs: Mapping[Node, Any], value
     return known
 
 
+def _forget(written: Iterable[Node], known: dict[Node, Any]) -> None:
+    """Drop the values of nodes, and of all that share their memory: something unknown may have been written to it."""
+    lost = {_memory(known.get(node)) for node in written} - {None}
+    known.update({node: _UNKNOWN for node, value in known.items() if _memory(value) in lost})
+
+
+def _memory(value: Any) -> int | None:
+    return value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) else None
+
+
+def _is_known_code(function: Any) -> bool:
+    """Whether the host computes what a function would: an operator of torch's own, which needs no other rank."""
+    if isinstance(function, OpOverload | OpOverloadPacket):
+        return str(function).startswith(("aten.", "prims."))
+    is_of_ranks = (getattr(function, "__module__", None) or "").startswith("torch.distributed")
+    return not is_of_ranks and not isinstance(function, HigherOrderOperator)
+
+
 def _result(node: Node, known: dict[Node, Any]) -> Any:
     args, options = map_arg((node.args, node.kwargs), lambda each: known.get(each, _UNKNOWN))
-    if node.op not in ("call_function", "call_method") or any(
-        each is _UNKNOWN for each in tree_leaves((args, options))
-    ):
+    is_unknown = any(each is _UNKNOWN for each in tree_leaves((args, options)))
+    if is_unknown or node.op not in _CALLS or not _is_known_code(node.target):
         return _UNKNOWN
     try:
         with _disable_current_modes(), torch.no_grad(), OnTheHost():

@@ -24,7 +24,6 @@ from memlab.simulator.rank.fake_results import VIEWS, FakeResults
 from memlab.simulator.rank.kernel import Kernel
 from memlab.simulator.rank.libraries import Libraries
 from memlab.simulator.rank.memory_events import LiveAllocator, MemoryEvents
-from memlab.simulator.rank.unpredictable import UnpredictableError
 from memlab.simulator.rank.untracked import Untracked
 from memlab.simulator.rank.value_reads import ValueReads
 from memlab.simulator.rank.values import Values
@@ -87,7 +86,7 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and torch's check costs as much as the result
+        return False  # __torch_dispatch__ itself does what is needed; torch's check costs as much as a result
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -102,7 +101,7 @@ class Recorder(TorchDispatchMode):
                 _compile_by(before)
         if isinstance(func, HigherOrderOperator):
             if func.name() != _WITH_RANDOM_STATE:
-                raise UnpredictableError(f"the operator {func} is not predicted")
+                raise NotImplementedError(f"There was no rule registered for HigherOrderOperator {func.name()}")
             with self:
                 return args[0](*args[1:], **{name: each for name, each in kwargs.items() if name != "rng_state"})
         if func is _DEVICE:  # the most frequent call by far

@@ -23,14 +23,17 @@ from pathlib import Path
 
 from memlab.core.errors import WriteError
 from memlab.core.sizes import GIB
-from memlab.files.disk import ROOM, cache_folder, write_whole
+from memlab.files.disk import ROOM, cache_folder, replacing, write_whole
 from memlab.system.locks import hold
 
 LIMIT = 10 * GIB
 """Bytes of all layers."""
 
 MOST_GRAPHS = 2 * GIB
-"""Bytes of compiled graphs."""
+"""Bytes of compiled graphs after which their folder starts anew."""
+
+GRAPHS = ("fxgraph", "aotautograd")
+"""Folders that torch's compiler keeps graphs in."""
 
 MOST_LAYERS = 8
 """Layers of a script: the kernel reads their paths from one page of options."""
@@ -41,20 +44,35 @@ UNFINISHED = (".incomplete", ".lock")
 """Ends of the names of files and folders that are no result."""
 
 
+@contextlib.contextmanager
+def graphs_in_use(folder: Path) -> Iterator[None]:
+    """Let nobody remove the compiled graphs in ``folder`` inside the block. A full cache starts anew before it."""
+    lock = folder.parent / "lock"
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # no room: the graphs are compiled, and not kept
+            folder.mkdir(parents=True, exist_ok=True)
+            with hold(lock) as mine:
+                if mine and _size(folder.parent) > MOST_GRAPHS:
+                    for each in filter(Path.is_dir, folder.parent.iterdir()):
+                        shutil.rmtree(each, ignore_errors=True)
+            stack.enter_context(hold(lock, shared=True))
+        yield
+
+
 def keep_graphs(written: Path | None, folder: Path) -> None:
-    """Move compiled graphs from the sandbox into their folder in the cache, which starts anew when it is full.
+    """Copy compiled graphs from the sandbox into their folder in the cache, each file whole.
 
     ``written``: what was written into ``folder``; ``None``: nothing, or it cannot be seen.
     """
     if written is None:
         return
     with contextlib.suppress(OSError, WriteError):  # a full disk: the next prediction compiles them again
-        if _size(folder.parent) > MOST_GRAPHS:
-            shutil.rmtree(folder.parent)
         for path in list(_added(written, [folder])):
-            target = folder / path.relative_to(written)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(path, target)
+            kept = path.relative_to(written)
+            if kept.parts[0] in GRAPHS or len(kept.parts[0]) == 2:  # generated code: by two letters of its name
+                (folder / kept).parent.mkdir(parents=True, exist_ok=True)
+                with replacing(folder / kept) as unfinished:
+                    shutil.copyfile(path, unfinished)
 
 
 class KeptData:

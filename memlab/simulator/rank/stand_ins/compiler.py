@@ -1,8 +1,8 @@
 """torch.compile: Dynamo, AOTAutograd and Inductor really run, and the code that they generate runs on fake tensors.
 
 Nothing is compiled for a GPU: a Triton kernel is counted and writes nothing. The Python code around the kernels
-requests and frees all memory of a compiled graph, so the recorder sees each buffer in the true order. This file changes
-private places of torch's compiler, and no other file does: ``_PLACES`` has them all.
+requests and frees all memory of a compiled graph, so the recorder sees each buffer in the true order. Private places of
+torch's compiler are changed in this file alone. ``_PLACES`` has those that are checked before they are changed.
 """
 
 import functools
@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -53,6 +53,7 @@ def stand_in(gpu: GpuModel) -> StandIn:
         "torch._dynamo.eval_frame": _without_global_hooks,
         "torch._dynamo.trace_rules": _memlab_is_not_compiled,
         "torch._dynamo.variables.optimizer": _states_of_optimizers,
+        "torch._inductor.codecache": _kept_graphs,
         "torch._inductor.codegen.wrapper": _requests,
         "torch._inductor.compile_fx": _graphs,
         "torch._inductor.config": _in_this_process,
@@ -95,6 +96,7 @@ def _compile(torch_: ModuleType, recorder: Recorder) -> None:
         def called(*args: Any, **kwargs: Any) -> Any:
             return compiled()(*args, **kwargs)
 
+        called._torchdynamo_inline = function  # in the graph of a compiled caller
         return called
 
     torch.compile = compile_
@@ -127,6 +129,7 @@ _PLACES: dict[str, dict[str, str]] = {
     "torch._dynamo.eval_frame": {"_TorchDynamoContext.__call__": "self fn"},
     "torch._dynamo.trace_rules": {"SKIP_DIRS": "", "_recompile_re": "", "_allowed_callable_ids": ""},
     "torch._dynamo.variables.optimizer": {"OptimizerVariable.call_method": "self tx name args kwargs"},
+    "torch._inductor.codecache": {"FxGraphCache._save_graph": "key compiled_graph example_inputs local remote_cache"},
     "torch._inductor.codegen.wrapper": {"PythonWrapperCodegen.make_buffer_allocation": "self buffer"},
     "torch._inductor.compile_fx": {"compile_fx": "", "_compile_fx_inner": ""},
     "torch._inductor.config": {
@@ -137,7 +140,11 @@ _PLACES: dict[str, dict[str, str]] = {
         "max_autotune": "",
     },
     "torch._inductor.constant_folding": {"ConstantFolder.run": "self"},
-    "torch._inductor.fx_passes.pad_mm": {"no_dispatch": "", "is_padded_faster": ""},
+    "torch._inductor.fx_passes.pad_mm": {
+        "no_dispatch": "",
+        "is_padded_faster": "key ori_time pad_time",
+        "get_pad_cache": "",
+    },
     "torch._inductor.runtime.benchmarking": {
         "InductorBenchmarker.benchmark_gpu": "",
         "InductorBenchmarker.L2_cache_size": "",
@@ -177,8 +184,8 @@ _HOOKS = (
 
 
 def _without_global_hooks(eval_frame: ModuleType, recorder: Recorder) -> None:
-    """Hide the meters' hooks of modules and optimizers while compiled code runs: Dynamo would trace them, and guard
-    them. Those of a measured run are traced and do nothing."""
+    """Hide memlab's own hooks of modules and optimizers while compiled code runs: Dynamo would trace and guard them.
+    Those of a measured run are traced and do nothing."""
     context = eval_frame._TorchDynamoContext
     compiled = context.__call__
 
@@ -189,18 +196,22 @@ def _without_global_hooks(eval_frame: ModuleType, recorder: Recorder) -> None:
     def without_hooks(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def called(*args: Any, **options: Any) -> Any:
-            hidden = [dict(hooks) for hooks in _HOOKS]
-            for hooks in _HOOKS:
-                hooks.clear()
+            hidden = [(hooks, key, hooks[key]) for hooks in _HOOKS for key in hooks if _is_own(hooks[key])]
+            for hooks, key, _ in hidden:
+                del hooks[key]
             try:
                 return function(*args, **options)
             finally:
-                for hooks, before in zip(_HOOKS, hidden, strict=True):
-                    hooks.update(before)
+                for hooks, key, hook in hidden:
+                    hooks[key] = hook
 
         return called
 
     context.__call__ = call
+
+
+def _is_own(hook: Any) -> bool:
+    return hook is True or getattr(hook, "__module__", "").startswith("memlab.")
 
 
 def _devices(device_interface: ModuleType, recorder: Recorder) -> None:
@@ -265,7 +276,8 @@ def _graphs(compile_fx: ModuleType, recorder: Recorder) -> None:
 
 def _note_source(model: torch.fx.GraphModule) -> None:
     """Keep graphs apart that differ only in the lines of the script that they were made of: the generated code has
-    those lines. A graph for the backward may be compiled after other graphs, so the lines of all graphs count."""
+    those lines. The key of a graph has the lines of all graphs before it in this process, too: a graph for the backward
+    is compiled after others."""
     config = torch.compiler.config
     lines = "".join(node.stack_trace or "" for node in model.graph.nodes)
     config.cache_key_tag = sha256(f"{config.cache_key_tag}{lines}".encode()).hexdigest()
@@ -311,31 +323,50 @@ def _constants_of_graphs(proxy_tensor: ModuleType, recorder: Recorder) -> None:
 def _padding(pad_mm: ModuleType, recorder: Recorder) -> None:
     """Record the matrices that Inductor multiplies to find out whether padding is faster. It is taken to be faster.
 
-    The next graph is not kept: the prediction that reads it would lack these matrices.
+    Each process measures anew, as a first run does.
     """
-    from torch._inductor.codecache import FxGraphCache
-
-    keep = FxGraphCache._save_graph
-    measured: list[bool] = []
+    answers = _Answers()
 
     @contextmanager
     def recorded() -> Iterator[None]:
         with _disable_current_modes(), recorder:
             yield
 
-    def keep_unless_measured(*args: Any, **options: Any) -> None:
-        if not measured:
-            keep(*args, **options)
-        measured.clear()
-
-    FxGraphCache._save_graph = staticmethod(keep_unless_measured)
-
-    def is_faster(*args: Any) -> bool:
-        measured.append(True)
+    def is_faster(key: str, ori_time: float, pad_time: float) -> bool:
         recorder.assumptions.add("a compiled matrix product with padded sizes was taken as faster")
+        pad_mm.set_cached_should_pad(key, True)
         return True
 
-    pad_mm.no_dispatch, pad_mm.is_padded_faster = recorded, is_faster
+    pad_mm.no_dispatch, pad_mm.is_padded_faster, pad_mm.get_pad_cache = recorded, is_faster, lambda: answers
+
+
+class _Answers:
+    """What was measured in this process, in place of torch's file."""
+
+    asked: ClassVar[list[str]] = []
+    """Keys of what the next graph depends on."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def lookup(self, key: str) -> Any:
+        self.asked.append(key)
+        return self._known.get(key)
+
+    def set_value(self, key: str, value: Any) -> None:
+        self._known[key] = value
+
+
+def _kept_graphs(codecache: ModuleType, recorder: Recorder) -> None:
+    """Keep no graph that depends on measurements: a prediction that reads it would lack their memory."""
+    keep = codecache.FxGraphCache._save_graph
+
+    def keep_unless_measured(*args: Any, **options: Any) -> None:
+        if not _Answers.asked:
+            keep(*args, **options)
+        _Answers.asked.clear()
+
+    codecache.FxGraphCache._save_graph = staticmethod(keep_unless_measured)
 
 
 def _triton_sees_the_gpu(backends: ModuleType, gpu: GpuModel) -> None:
