@@ -119,6 +119,11 @@ for tokens in (1024, 512, 768):
             r'script\.py:\d+: torch.compile with mode="reduce-overhead"',
         ),
         ('torch.compile(model, mode="max-autotune-no-cudagraphs")(x)', r'torch.compile with mode="max-autotune"'),
+        (
+            "from memlab.simulator.rank.stand_ins import compiler\n"
+            "compiler.find_spec = lambda name: None\ntorch.compile(model)",
+            r"torch.compile for a GPU needs triton, which is not installed. Install it: pip install triton",
+        ),
         ('torch.compile(model, backend="cudagraphs")', r"torch.compile's backend cudagraphs is not predicted"),
         ('torch.__version__ = "2.12.1"; torch.compile(model)', r"the compiler of torch 2.11 and 2.13, not of 2.12"),
         (
