@@ -157,7 +157,7 @@ _TOLD = {
         ASKS_THE_DRIVER
     ),
     r"^NotImplementedError: There was no rule registered for HigherOrderOperator (\w+)": (
-        "{0} is not predicted without torch.compile. Compile it, or predict with attn_implementation='sdpa' in its place"
+        "{0} is not predicted without torch.compile. Compile it or predict with attn_implementation='sdpa'"
     ),
     r"^NVMLError\w*: (.+)": (
         "the script asks NVIDIA's driver about GPUs that are not there ({0}). Leave the call out where "
