@@ -1,27 +1,19 @@
 """torch.compile: Dynamo, AOTAutograd and Inductor really run, and the code that they generate runs on fake tensors.
 
-Nothing is compiled for a GPU: a Triton kernel is counted and writes nothing. The Python code around the kernels
-requests and frees all memory of a compiled graph, so the recorder sees each buffer in the true order. Private places of
-torch's compiler are changed in this file alone. ``_PLACES`` has those that are checked before they are changed.
+This file changes the compiler so that it runs without a GPU; compiled_code.py has what its code does, and
+rank/compiler_places.py all places of the compiler that the two files change.
 """
 
 import functools
-import inspect
-import json
-import linecache
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
-from importlib.util import find_spec
-from operator import attrgetter
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as modules
 from torch.optim import optimizer
 from torch.utils._python_dispatch import _disable_current_modes
@@ -31,16 +23,12 @@ from memlab.meters.where import user_file
 from memlab.simulator import graph_cache
 from memlab.simulator.rank import device
 from memlab.simulator.rank.compiled_values import OnTheHost, with_values
+from memlab.simulator.rank.compiler_places import check_compiler, checked
 from memlab.simulator.rank.stand_ins import GpuModel, Recorder, StandIn
 from memlab.simulator.rank.unpredictable import UnpredictableError
 
-TRIED = ("2.11", "2.13")
-"""Versions of torch whose compiler this file was tried with."""
-
 _STATE_OF_ALLOCATOR = "_cuda_CUDAAllocator_AllocatorState"
 """Class of ``torch._C`` that the compiler imports for optimizers, though it uses it for CUDA graphs alone."""
-
-_PREDICT_WITHOUT = "Predict it without torch.compile (in TrainingArguments: --torch_compile false)"
 
 
 def stand_in(gpu: GpuModel) -> StandIn:
@@ -48,25 +36,20 @@ def stand_in(gpu: GpuModel) -> StandIn:
         _triton_sees_the_gpu(backends, gpu)
 
     changes = {
-        "torch._C._dynamo.guards": _buffers,
         "torch._dynamo.device_interface": _devices,
         "torch._dynamo.eval_frame": _without_global_hooks,
         "torch._dynamo.trace_rules": _memlab_is_not_compiled,
         "torch._dynamo.variables.optimizer": _states_of_optimizers,
         "torch._inductor.codecache": _kept_graphs,
-        "torch._inductor.codegen.wrapper": _requests,
         "torch._inductor.compile_fx": _graphs,
         "torch._inductor.config": _in_this_process,
         "torch._inductor.constant_folding": _constants_on_the_host,
         "torch._inductor.fx_passes.pad_mm": _padding,
-        "torch._inductor.runtime.benchmarking": _benchmarks,
-        "torch._inductor.runtime.triton_heuristics": _kernels,
         "torch._subclasses.fake_tensor": _no_constants_on_the_gpu,
         "torch.fx.experimental.proxy_tensor": _constants_of_graphs,
         "triton.backends": see_gpu,
     }
-    checked = {module: functools.partial(_as_expected, change) for module, change in changes.items()}
-    return StandIn(changes={"torch": _compile, **checked})
+    return StandIn(changes={"torch": _compile, **checked(changes)})
 
 
 # --- what is compiled
@@ -75,100 +58,33 @@ def stand_in(gpu: GpuModel) -> StandIn:
 def _compile(torch_: ModuleType, recorder: Recorder) -> None:
     """Let the compiler run. Functions of libraries are compiled when they are called: most never are, and the compiler
     takes two seconds to import."""
-    really = torch.compile
+    torch_compile = torch.compile
 
     def compile_(model: Any = None, **options: Any) -> Any:
         if model is None:
             return functools.partial(compile_, **options)
         owner = getattr(model, "__self__", model)
         if isinstance(owner, torch.nn.Module | torch.optim.Optimizer) or user_file(sys._getframe(1).f_code.co_filename):
-            _check(options.get("backend", "inductor"))
-            return really(model, **options)
+            check_compiler(options.get("backend", "inductor"))
+            return torch_compile(model, **options)
         return _when_called(model, options)
 
     def _when_called(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
         @functools.cache
         def compiled() -> Callable[..., Any]:
-            _check(options.get("backend", "inductor"))
-            return really(function, **options)
+            check_compiler(options.get("backend", "inductor"))
+            return torch_compile(function, **options)
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             return compiled()(*args, **kwargs)
 
-        called._torchdynamo_inline = function  # in the graph of a compiled caller
+        called._torchdynamo_inline = function  # a compiled caller takes it into its own graph
         return called
 
     torch.compile = compile_
     if not hasattr(torch._C, _STATE_OF_ALLOCATOR):  # a build for CPUs
         setattr(torch._C, _STATE_OF_ALLOCATOR, type(_STATE_OF_ALLOCATOR, (), {}))
-
-
-def _check(backend: Any) -> None:
-    """Raise :class:`UnpredictableError` where the compiler cannot be followed."""
-    if backend in ("cudagraphs", "tensorrt", "torch_tensorrt", "openxla", "onnxrt", "tvm"):
-        raise UnpredictableError(f"torch.compile's backend {backend} is not predicted. {_PREDICT_WITHOUT}")
-    version = ".".join(torch.__version__.split(".")[:2])
-    if version not in TRIED:
-        raise UnpredictableError(
-            f"memlab follows the compiler of torch {' and '.join(TRIED)}, not of {version}. {_PREDICT_WITHOUT}"
-        )
-    if backend == "inductor" and find_spec("triton") is None:
-        raise UnpredictableError(
-            "torch.compile for a GPU needs triton, which is not installed. Install it: pip install triton"
-        )
-
-
-_PLACES: dict[str, dict[str, str]] = {
-    "torch._C._dynamo.guards": {"_empty_strided_cuda": "", "_reinterpret_tensor": ""},
-    "torch._dynamo.device_interface": {
-        "CudaInterface.exchange_device": "",
-        "CudaInterface.maybe_exchange_device": "",
-        "CudaInterface.get_raw_stream": "",
-    },
-    "torch._dynamo.eval_frame": {"_TorchDynamoContext.__call__": "self fn"},
-    "torch._dynamo.trace_rules": {"SKIP_DIRS": "", "_recompile_re": "", "_allowed_callable_ids": ""},
-    "torch._dynamo.variables.optimizer": {"OptimizerVariable.call_method": "self tx name args kwargs"},
-    "torch._inductor.codecache": {"FxGraphCache._save_graph": "key compiled_graph example_inputs local remote_cache"},
-    "torch._inductor.codegen.wrapper": {"PythonWrapperCodegen.make_buffer_allocation": "self buffer"},
-    "torch._inductor.compile_fx": {"compile_fx": "", "_compile_fx_inner": ""},
-    "torch._inductor.config": {
-        "compile_threads": "",
-        "autotune_local_cache": "",
-        "unsafe_marked_cacheable_functions": "",
-        "triton.cudagraphs": "",
-        "max_autotune": "",
-    },
-    "torch._inductor.constant_folding": {"ConstantFolder.run": "self"},
-    "torch._inductor.fx_passes.pad_mm": {
-        "no_dispatch": "",
-        "is_padded_faster": "key ori_time pad_time",
-        "get_pad_cache": "",
-    },
-    "torch._inductor.runtime.benchmarking": {
-        "InductorBenchmarker.benchmark_gpu": "",
-        "InductorBenchmarker.L2_cache_size": "",
-    },
-    "torch._inductor.runtime.triton_heuristics": {"CachingAutotuner._precompile_config": "self cfg"},
-    "torch._subclasses.fake_tensor": {"FakeTensorMode.avoid_device_init": ""},
-    "torch.fx.experimental.proxy_tensor": {"unset_fake_temporarily": ""},
-    "triton.backends": {"backends": ""},
-}
-
-
-def _as_expected(change: Callable[..., None], module: ModuleType, recorder: Recorder) -> None:
-    """Change a module of the compiler, if its places are there and its functions have the parameters that are named."""
-    for name, parameters in _PLACES[module.__name__].items():
-        try:
-            found = attrgetter(name)(module)
-            same = not parameters or [*inspect.signature(found).parameters] == parameters.split()
-        except AttributeError:
-            same = False
-        if not same:
-            raise UnpredictableError(
-                f"{module.__name__}.{name} of torch {torch.__version__} is not as memlab knows it. {_PREDICT_WITHOUT}"
-            )
-    change(module, recorder)
 
 
 # --- Dynamo
@@ -196,7 +112,8 @@ def _without_global_hooks(eval_frame: ModuleType, recorder: Recorder) -> None:
     def without_hooks(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def called(*args: Any, **options: Any) -> Any:
-            hidden = [(hooks, key, hooks[key]) for hooks in _HOOKS for key in hooks if _is_own(hooks[key])]
+            own = {key for hooks in _HOOKS for key, hook in hooks.items() if _is_own(hook)}
+            hidden = [(hooks, key, hooks[key]) for hooks in _HOOKS for key in own & hooks.keys()]
             for hooks, key, _ in hidden:
                 del hooks[key]
             try:
@@ -211,7 +128,7 @@ def _without_global_hooks(eval_frame: ModuleType, recorder: Recorder) -> None:
 
 
 def _is_own(hook: Any) -> bool:
-    return hook is True or getattr(hook, "__module__", "").startswith("memlab.")
+    return getattr(hook, "__module__", "").startswith("memlab.")
 
 
 def _devices(device_interface: ModuleType, recorder: Recorder) -> None:
@@ -275,9 +192,9 @@ def _graphs(compile_fx: ModuleType, recorder: Recorder) -> None:
 
 
 def _note_source(model: torch.fx.GraphModule) -> None:
-    """Keep graphs apart that differ only in the lines of the script that they were made of: the generated code has
-    those lines. The key of a graph has the lines of all graphs before it in this process, too: a graph for the backward
-    is compiled after others."""
+    """Give two graphs different keys in the cache if they were made of different lines of the script: the generated
+    code names these lines. A key has the lines of all graphs before it in this process, because the graph for a
+    backward is compiled after others."""
     config = torch.compiler.config
     lines = "".join(node.stack_trace or "" for node in model.graph.nodes)
     config.cache_key_tag = sha256(f"{config.cache_key_tag}{lines}".encode()).hexdigest()
@@ -344,7 +261,7 @@ class _Answers:
     """What was measured in this process, in place of torch's file."""
 
     asked: ClassVar[list[str]] = []
-    """Keys of what the next graph depends on."""
+    """Keys of the measurements that the next graph depends on."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
@@ -358,7 +275,8 @@ class _Answers:
 
 
 def _kept_graphs(codecache: ModuleType, recorder: Recorder) -> None:
-    """Keep no graph that depends on measurements: a prediction that reads it would lack their memory."""
+    """Keep no graph that depends on measurements: a prediction that finds the graph would not measure again, and would
+    lack the memory of that."""
     keep = codecache.FxGraphCache._save_graph
 
     def keep_unless_measured(*args: Any, **options: Any) -> None:
@@ -390,105 +308,3 @@ def _triton_sees_the_gpu(backends: ModuleType, gpu: GpuModel) -> None:
 
     nvidia = backends.backends["nvidia"]
     backends.backends["nvidia"] = type(nvidia)(compiler=nvidia.compiler, driver=Driver)
-
-
-# --- the generated code
-
-
-_SOURCE = "  # for: "
-"""Begins the comment behind a request in generated code: the module whose operation needs the memory, and the calls
-that led to the operation, the innermost first."""
-
-
-def _requests(wrapper: ModuleType, recorder: Recorder) -> None:
-    """Write behind each request of the generated code what needs the memory."""
-    make = wrapper.PythonWrapperCodegen.make_buffer_allocation
-
-    def with_source(self: Any, buffer: Any) -> str:
-        if not isinstance(buffer, wrapper.ir.IRNode):  # scratch memory of a kernel
-            return make(self, buffer)
-        nodes = [node for node in (buffer.get_origin_node(), *buffer.get_origins()) if node and node.stack_trace]
-        modules = nodes and (nodes[0].meta.get("nn_module_stack") or nodes[0].meta.get("fwd_nn_module_stack"))
-        path = [*modules.values()][-1][0].partition("].")[2].removeprefix("module.") if modules else ""
-        calls = _CALL.findall(nodes[0].stack_trace)[::-1] if nodes else []
-        return f"{make(self, buffer)}{_SOURCE}{json.dumps([path, calls])}"
-
-    wrapper.PythonWrapperCodegen.make_buffer_allocation = with_source
-
-
-_CALL = re.compile(r'File "(.+)", line (\d+), in (.+)')
-
-
-@functools.cache
-def _source(file: str, line: int) -> tuple[str, list[tuple[str, int, str]]]:
-    """Read what needs the memory that a line of generated code requests."""
-    module, calls = json.loads(linecache.getline(file, line).partition(_SOURCE)[2] or '["", []]')
-    return module, [(path, int(number), function) for path, number, function in calls]
-
-
-def _buffers(guards: ModuleType, recorder: Recorder) -> None:
-    """Make buffers, and views of them, through the dispatcher, where Inductor calls C++ functions."""
-    of_real_tensor = guards._reinterpret_tensor
-
-    def empty(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
-        caller = sys._getframe(1)
-        with recorder.sites.in_graph(*_source(caller.f_code.co_filename, caller.f_lineno)):
-            made = torch.empty_strided(size, stride, dtype=dtype, device=device.NAME)
-        recorder.values.forget(made)  # a kernel writes it, not the program
-        return made
-
-    def reinterpret(tensor: torch.Tensor, size: Any, stride: Any, offset: int = 0) -> torch.Tensor:
-        if not isinstance(tensor, FakeTensor):
-            return of_real_tensor(tensor, size, stride, offset)
-        with torch.no_grad():
-            return torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
-
-    guards._empty_strided_cuda, guards._reinterpret_tensor = empty, reinterpret
-
-
-class _Compiled:
-    """A Triton kernel that was not compiled. Inductor's own autotuner launches it, to choose a configuration, too."""
-
-    kernel = SimpleNamespace(n_regs=None, hash=64 * "0")
-
-    def __init__(self, autotuner: Any, config: Any, recorder: Recorder):
-        self.config, self._recorder = config, recorder
-        self._name = autotuner.inductor_meta.get("kernel_name", "triton")
-        self._mutated = autotuner.inductor_meta.get("mutated_arg_names", ())
-        self._parameters = [name for name, kind in autotuner.triton_meta["signature"].items() if kind != "constexpr"]
-
-    def make_launcher(self) -> Callable[..., None]:
-        def launch(*args: Any, stream: int, **options: Any) -> None:
-            given = [(name, each) for name, each in zip(self._parameters, args, strict=False) if _is_tensor(each)]
-            both = [each for name, each in given if name.startswith("in_out_ptr")]
-            self._recorder.counter.library_call(self._name, [*(each for _, each in given), *both])
-            for name, each in given:
-                if name in self._mutated or name.startswith(("out_ptr", "in_out_ptr")):
-                    self._recorder.values.forget(each)
-
-        launch.config, launch.store_cubin = self.config, False
-        launch.n_regs = launch.n_spills = launch.shared = launch.cache_hash = None
-        return launch
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-def _kernels(heuristics: ModuleType, recorder: Recorder) -> None:
-    heuristics.CachingAutotuner._precompile_config = functools.partialmethod(_Compiled, recorder=recorder)
-
-
-def _benchmarks(benchmarking: ModuleType, recorder: Recorder) -> None:
-    """Take the memory of a benchmark: the buffer that empties the L2 cache, beside what a call takes."""
-
-    def run_twice(benchmarker: Any, function: Callable[[], Any], **options: Any) -> float:
-        torch.cuda.synchronize()
-        function()
-        buffer = torch.empty(benchmarker.L2_cache_size // 4, dtype=torch.int, device=device.NAME)
-        function()
-        del buffer
-        torch.cuda.synchronize()
-        return 1.0
-
-    benchmarking.InductorBenchmarker.benchmark_gpu = run_twice
