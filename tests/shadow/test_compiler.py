@@ -213,3 +213,21 @@ print(torch.cuda.max_memory_allocated())
     assert first[1].splitlines()[-1] == second[1].splitlines()[-1]
     assert len(first[0].events) == len(second[0].events)
     assert "a compiled matrix product with padded sizes was taken as faster" in first[0].assumed
+
+
+def test_a_second_prediction_finds_the_graphs_of_the_first(tmp_path):
+    lines = """
+import torch
+from torch._dynamo.utils import counters
+from torch.nn.functional import scaled_dot_product_attention
+
+@torch.compile
+def attended(x):
+    return scaled_dot_product_attention(x, x, x, is_causal=True) * torch.tensor(2.0, device="cuda")
+
+attended(torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)).sum().backward()
+print(torch.cuda.max_memory_allocated())
+print(counters["aot_autograd"]["autograd_cache_hit"])
+"""
+    first, second = (run(tmp_path, lines)[1].splitlines()[-2:] for _ in range(2))
+    assert first[0] == second[0] and second[1] == "1"

@@ -93,6 +93,8 @@ def _constructors() -> None:
     def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **options):
         return tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
+    for name, function in {"tensor": tensor, "as_tensor": as_tensor_, "asarray": asarray}.items():
+        function.__module__, function.__name__, function.__qualname__ = "torch", name, name  # pickle finds it there
     torch.tensor, torch.as_tensor, torch.asarray, _Tensor.new_tensor = tensor, as_tensor_, asarray, new_tensor
     for function, operator in ((tensor, "aten::tensor"), (as_tensor_, "aten::as_tensor")):
         torch.jit._builtins._register_builtin(function, operator)  # torch.jit.script knows them by the function

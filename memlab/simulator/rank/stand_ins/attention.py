@@ -37,7 +37,9 @@ beyond the tensors of cudnn-frontend."""
 
 def stand_in(gpu: GpuModel) -> StandIn:
     def choose_kernels(functional: ModuleType, recorder: Recorder) -> None:
-        functional.scaled_dot_product_attention = attention_on(gpu)
+        attention = attention_on(gpu)
+        attention.__module__, attention.__qualname__ = functional.__name__, attention.__name__  # pickle finds it there
+        functional.scaled_dot_product_attention = attention
         # Whole layers in one operator, in evaluation alone: the layers themselves need a little more memory.
         torch.backends.mha.set_fastpath_enabled(False)
 

@@ -205,8 +205,8 @@ def _in_this_process(config: ModuleType, recorder: Recorder) -> None:
     of kernels: each prediction is of a first run, which looks for them."""
     graph_cache.use()
     config.compile_threads, config.autotune_local_cache = 1, False
-    changed = (torch.nn.functional.scaled_dot_product_attention, torch.tensor, torch.as_tensor, torch.asarray)
-    config.unsafe_marked_cacheable_functions |= {f"{each.__module__}.{each.__name__}": "" for each in changed}
+    made_of_data = dict.fromkeys(("torch.tensor", "torch.as_tensor", "torch.asarray"), "")
+    config.unsafe_marked_cacheable_functions |= made_of_data  # functions in Python here, and of C++ in torch
 
 
 def _no_constants_on_the_gpu(fake_tensor: ModuleType, recorder: Recorder) -> None:
